@@ -1,0 +1,335 @@
+"""Files, folders, globs and standard input to sentences, and sentences to one array of tokens.
+
+One sentence a line; words are separated by ASCII white space; blank lines are skipped. Text is read
+once, in blocks, decompressed and checked in a thread of its own, so that standard input works like
+a file and memory holds four bytes a token (eight while the array is put together).
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import lzma
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from snm.errors import InputError, MissingExtra
+from snm.vocabulary import ALIASES_OF_UNKNOWN, BEGIN, END, SPECIAL, UNKNOWN, Vocabulary, word_table
+
+BLOCK = 4 << 20  # bytes read at a time
+STDIN = "-"
+_MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+
+
+def find_files(sources: Sequence[str | Path]) -> list[str]:
+    """The files that `sources` name: files, folders (every file below, sorted), globs, `-` for stdin."""
+    if not sources:
+        raise InputError("no text given; name files, folders or globs, or - for standard input")
+    files: list[str] = []
+    for source in map(str, sources):
+        path = Path(source)
+        if source == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
+            found = [source]
+        elif path.is_dir():
+            found = sorted(str(p) for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+        else:
+            found = sorted(p for p in glob.glob(source, recursive=True) if Path(p).is_file())
+        if not found:
+            what = "the folder is empty" if path.is_dir() else "no such file, folder or glob"
+            raise InputError(f"{source}: {what}")
+        files.extend(found)
+    return files
+
+
+def _open(name: str) -> IO[bytes]:
+    """The file's bytes, decompressed by what its first bytes say."""
+    if name == STDIN:
+        return sys.stdin.buffer
+    try:
+        raw: IO[bytes] = open(name, "rb")
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror}") from error
+    if not raw.seekable():
+        return raw
+    head = raw.read(6)
+    raw.seek(0)
+    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    if kind == "gz":
+        return gzip.open(raw)  # type: ignore[return-value]
+    if kind == "xz":
+        return lzma.open(raw)
+    if kind == "zst":
+        return _open_zst(raw)
+    return raw
+
+
+def _open_zst(raw: IO[bytes]) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingExtra("zstandard", "zst", "reading zst files") from None
+    reader: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return reader  # type: ignore[no-any-return]
+
+
+def read_blocks(files: Sequence[str]) -> Iterator[bytes]:
+    """Checked UTF-8 text, cut at white space, one line break at least between files."""
+    for name in files:
+        yield from _file_blocks(name)
+        yield b"\n"
+
+
+def _file_blocks(name: str) -> Iterator[bytes]:
+    line, parts, first = 1, [], True
+    with _open(name) as stream:
+        while True:
+            try:
+                data = stream.read(BLOCK)
+            except (OSError, EOFError, lzma.LZMAError, _zst_error()) as error:
+                raise InputError(f"cannot read {name} past line {line}: {error}") from error
+            if first and data.startswith(b"\xef\xbb\xbf"):
+                data = data[3:]
+            first = False
+            cut = max(data.rfind(b" "), data.rfind(b"\n")) + 1 if data else 0
+            if data and not cut:  # a word longer than the block
+                parts.append(data)
+                continue
+            block = b"".join([*parts, data[:cut]])
+            parts = [data[cut:]]
+            _check(block, name, line)
+            line += block.count(b"\n")
+            if block:
+                yield block
+            if not data:
+                return
+
+
+def _zst_error() -> type[Exception]:
+    zstandard = sys.modules.get("zstandard")
+    return zstandard.ZstdError if zstandard else EOFError
+
+
+def _check(block: bytes, name: str, line: int) -> None:
+    if b"\0" in block:
+        line += block.count(b"\n", 0, block.index(b"\0"))
+        raise InputError(f"{name}, line {line}: a NUL byte; expected UTF-8 text (is it binary, or UTF-16?)")
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        line += block.count(b"\n", 0, error.start)
+        raise InputError(
+            f"{name}, line {line}: invalid UTF-8 (byte 0x{block[error.start]:02x}); "
+            f"convert the file first, for instance with: iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same blocks, read in a thread so that decompression and encoding overlap."""
+    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=4)
+    stopped = threading.Event()
+
+    def put(item: bytes | BaseException | None) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for block in blocks:
+                if not put(block):
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+@dataclass
+class Text:
+    """An encoded text. `tokens` opens each sentence with `<S>` and closes it with `</S>`. (uint32)"""
+
+    tokens: np.ndarray
+    sentences: int
+
+    @property
+    def events(self) -> int:
+        """Number of targets: every word and every `</S>`."""
+        return len(self.tokens) - self.sentences
+
+
+class _Encoder:
+    """Feeds blocks to the encoding kernel and grows its table and pool as needed."""
+
+    def __init__(self, hashes: np.ndarray, ids: np.ndarray, learn: bool) -> None:
+        from snm.kernels import text
+
+        self.kernel, self.learn = text, learn
+        self.hashes, self.ids = hashes, ids
+        self.state = np.zeros(text.STATE_FIELDS, np.int64)
+        self.state[text.WORDS] = len(SPECIAL)
+        self.counts = np.zeros(len(ids) if learn else 1, np.int64)
+        self.starts = np.zeros(len(ids) + 1 if learn else 1, np.int64)
+        self.pool = np.empty(1 << 20 if learn else 1, np.uint8)
+        self.out = np.empty(0, np.uint32)
+
+    def encode(self, block: bytes) -> Iterator[np.ndarray]:
+        data = np.frombuffer(block, np.uint8)
+        if len(self.out) < len(data) * 3 // 2 + 4:
+            self.out = np.empty(len(data) * 3 // 2 + 4, np.uint32)
+        i = 0
+        while True:
+            i = self.kernel.encode(
+                data, i, self.learn, self.hashes, self.ids, self.counts, self.starts, self.pool, self.state, self.out
+            )
+            yield self.out[: self.state[self.kernel.WRITTEN]].copy()
+            status = self.state[self.kernel.STATUS]
+            if status == self.kernel.DONE:
+                return
+            if status == self.kernel.TABLE_FULL:
+                self._grow_table()
+            else:
+                self.pool = np.concatenate([self.pool, np.empty(max(len(self.pool), len(data)), np.uint8)])
+
+    def _grow_table(self) -> None:
+        size = 2 * len(self.ids)
+        hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
+        self.kernel.rehash(self.hashes, self.ids, hashes, ids)
+        self.hashes, self.ids = hashes, ids
+        self.counts = np.concatenate([self.counts, np.zeros(len(self.counts), np.int64)])
+        self.starts = np.concatenate([self.starts, np.zeros(len(self.starts), np.int64)])
+
+    @property
+    def sentences(self) -> int:
+        return int(self.state[self.kernel.SENTENCES])
+
+    def word(self, number: int) -> str:
+        return self.pool[self.starts[number] : self.starts[number + 1]].tobytes().decode()
+
+
+def encode_files(
+    sources: Sequence[str | Path], vocabulary: Vocabulary, progress: Callable[[int], None] | None = None
+) -> Text:
+    """Encode text with a given vocabulary; words outside it become `<UNK>`."""
+    return encode_blocks(_ahead(read_blocks(find_files(sources))), vocabulary, progress)
+
+
+def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Text:
+    """Encode sentences held in memory, one a string; blank ones are skipped."""
+    joined = "\n".join(line.replace("\n", " ") for line in lines) + "\n"
+    return encode_blocks(iter([joined.encode()]), vocabulary)
+
+
+def encode_blocks(
+    blocks: Iterator[bytes], vocabulary: Vocabulary, progress: Callable[[int], None] | None = None
+) -> Text:
+    encoder = _Encoder(*vocabulary.table, learn=False)
+    chunks: list[np.ndarray] = []
+    for block in blocks:
+        chunks.extend(encoder.encode(block))
+        if progress:
+            progress(len(block))
+    return Text(_join(chunks), encoder.sentences)
+
+
+def read_corpus(
+    sources: Sequence[str | Path],
+    min_count: int = 3,
+    max_words: int | None = None,
+    closed: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Text, Vocabulary, np.ndarray]:
+    """Read a training text once; learn its vocabulary; encode it.
+
+    Returns the text, the vocabulary, and the number of distinct words seen 1, 2, … 7 times
+    (index 0 unused), which says how much mass unknown words deserve.
+    """
+    encoder = _Encoder(*word_table([]), learn=True)
+    chunks: list[np.ndarray] = []
+    for block in _ahead(read_blocks(find_files(sources))):
+        chunks.extend(encoder.encode(block))
+        if progress:
+            progress(len(block))
+    if not encoder.sentences:
+        raise InputError(f"{', '.join(map(str, sources))}: no words; expected one sentence a line")
+    n_words = int(encoder.state[encoder.kernel.WORDS])
+    counts = encoder.counts[:n_words]
+    kept = _choose_words(encoder, counts, min_count, max_words)
+    vocabulary = Vocabulary([encoder.word(number) for number in kept], closed)
+    final = np.full(n_words, UNKNOWN, np.uint32)
+    final[:3] = (BEGIN, END, UNKNOWN)
+    final[kept] = np.arange(3, 3 + len(kept))
+    frequencies = np.bincount(np.minimum(counts[3:], 8), minlength=9)[:8]
+    for chunk in chunks:
+        np.take(final, chunk, out=chunk)
+    return Text(_join(chunks), encoder.sentences), vocabulary, frequencies
+
+
+def _choose_words(encoder: _Encoder, counts: np.ndarray, min_count: int, max_words: int | None) -> np.ndarray:
+    """Numbers of the words to keep, by decreasing count, equal counts by their spelling."""
+    candidates = np.flatnonzero(counts >= max(min_count, 1))
+    candidates = candidates[candidates >= 3]
+    spelling = np.array([encoder.word(number) for number in candidates], dtype=object)
+    order = sorted(range(len(candidates)), key=lambda i: (-counts[candidates[i]], spelling[i]))
+    return candidates[np.array(order[:max_words], dtype=np.int64)]
+
+
+def _join(chunks: list[np.ndarray]) -> np.ndarray:
+    """One array of all chunks; each is let go as soon as it is copied."""
+    tokens = np.empty(sum(map(len, chunks)), np.uint32)
+    end = len(tokens)
+    while chunks:
+        chunk = chunks.pop()
+        tokens[end - len(chunk) : end] = chunk
+        end -= len(chunk)
+    return tokens
+
+
+def sample_sentences(text: Text, events: int, seed: int) -> Text:
+    """Whole sentences drawn at random until they hold about `events` events, in their order."""
+    if events >= text.events:
+        return text
+    starts = np.flatnonzero(text.tokens == BEGIN)
+    chosen = np.random.default_rng(seed).permutation(len(starts))
+    lengths = np.diff(np.append(starts, len(text.tokens)))
+    enough = int(np.searchsorted(np.cumsum(lengths[chosen] - 1), events)) + 1
+    return _select(text, np.sort(chosen[:enough]), starts, lengths)
+
+
+def split_sentences(text: Text, events: int, seed: int) -> tuple[Text, Text]:
+    """(the rest, a held-out slice of about `events` events), both of whole sentences drawn at random."""
+    starts = np.flatnonzero(text.tokens == BEGIN)
+    lengths = np.diff(np.append(starts, len(text.tokens)))
+    order = np.random.default_rng(seed).permutation(len(starts))
+    enough = min(int(np.searchsorted(np.cumsum(lengths[order] - 1), events)) + 1, len(order) - 1)
+    held, kept = np.sort(order[:enough]), np.sort(order[enough:])
+    return _select(text, kept, starts, lengths), _select(text, held, starts, lengths)
+
+
+def _select(text: Text, sentences: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Text:
+    keep = np.zeros(len(starts), bool)
+    keep[sentences] = True
+    return Text(text.tokens[np.repeat(keep, lengths)], len(sentences))
+
+
+__all__ = ["ALIASES_OF_UNKNOWN", "Text", "encode_files", "encode_lines", "find_files", "read_corpus"]

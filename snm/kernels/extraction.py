@@ -1,0 +1,85 @@
+"""Feature keys of a block of tokens, one column a feature slot."""
+
+import numpy as np
+from numba import njit
+
+from snm.kernels.hashing import extend, feature_hash, mix64
+
+ABSENT = np.uint64(0)  # no feature in this slot; every real key has its lowest bit set
+EMPTY_KEY = np.uint64(1)  # the empty feature's: the smallest real key, so its row is row 0
+_ONE = np.uint64(1)
+
+
+@njit(nogil=True, cache=True)
+def locate_events(tokens, first, begin_id, skipped_id, position):
+    """Distance of each token of a block to its `<S>`; -1 where there is no event.
+
+    The first `first` tokens of the block are context only. Where `<S>` lies before the block the
+    distance is counted from the block's first token, which is far enough: blocks overlap by the
+    largest span of the features. Targets equal to `skipped_id` are no events.
+    """
+    distance = -1
+    for k in range(len(tokens)):
+        if tokens[k] == begin_id:
+            distance = 0
+        else:
+            distance += 1
+        is_event = k >= first and distance > 0 and tokens[k] != skipped_id
+        position[k] = distance if is_event else -1
+
+
+@njit(nogil=True, cache=True)
+def _chain_row(previous, words, length, out):
+    for k in range(length, len(out)):
+        out[k] = extend(previous[k], words[k - length])
+
+
+@njit(nogil=True, cache=True)
+def hash_contexts(tokens, chains):
+    """chains[n, k]: the chain of the n tokens before k, nearest first. (orders + 1, tokens)"""
+    words = np.empty(len(tokens), np.uint64)
+    for k in range(len(tokens)):
+        words[k] = mix64(np.uint64(tokens[k]) + _ONE)
+    chains[0, :] = np.uint64(0)
+    for n in range(1, chains.shape[0]):
+        chains[n, :n] = np.uint64(0)
+        _chain_row(chains[n - 1], words, n, chains[n])
+
+
+@njit(nogil=True, cache=True)
+def _slot_column(adjacent, remote, shift, position, need, salt, hash_mask, type_bits, first, out):
+    for k in range(len(out)):
+        i = k + first
+        j = max(i - shift, 0)
+        key = (feature_hash(adjacent[i], remote[j], salt) & hash_mask) | type_bits
+        out[k] = key if position[i] >= need else ABSENT
+
+
+@njit(nogil=True, cache=True)
+def _drop_repeats(earlier, later):
+    for k in range(len(later)):
+        if later[k] == earlier[k]:
+            later[k] = ABSENT
+
+
+@njit(nogil=True, cache=True)
+def extract_keys(chains, position, first, remote, skip, adjacent, salt, type_bits, group, hash_mask, keys):
+    """Fill keys[slot, event]: the key of each slot's feature, or ABSENT. (slots, tokens - first)
+
+    Slot q is the feature of remote[q] words, skip[q] skipped and adjacent[q] adjacent ones.
+    group[q] is the first slot that q shares its tied type with: features of one event that
+    coincide are one feature, so repeats inside a group are dropped.
+    """
+    for q in range(len(remote)):
+        if remote[q] + adjacent[q] == 0:
+            for k in range(keys.shape[1]):
+                keys[q, k] = EMPTY_KEY if position[k + first] > 0 else ABSENT
+            continue
+        shift = skip[q] + adjacent[q]
+        need = remote[q] + shift
+        far = chains[remote[q]]
+        _slot_column(
+            chains[adjacent[q]], far, shift, position, need, salt[q], hash_mask, type_bits[q], first, keys[q]
+        )
+        for p in range(group[q], q):
+            _drop_repeats(keys[p], keys[q])

@@ -1,0 +1,47 @@
+"""The 64-bit hash from which feature keys and metafeature slots are made.
+
+All arithmetic is in uint64: a single int64 in an expression would turn it into float64.
+`snm.reference` holds the same functions over Python integers.
+"""
+
+import numpy as np
+from numba import njit
+
+STEP = np.uint64(0x9E3779B97F4A7C15)  # multiplier of one more word in a chain
+REMOTE = np.uint64(0xC2B2AE3D27D4EB4F)  # multiplier that tells the remote words from the adjacent
+FEATURE_SALT = np.uint64(0xD6E8FEB86659FD93)
+TARGET_SALT = np.uint64(0xA0761D6478BD642F)
+
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_27 = np.uint64(27)
+_30 = np.uint64(30)
+_31 = np.uint64(31)
+_32 = np.uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def mix64(x):
+    """The finaliser of splitmix64: a bijection of uint64 in which every bit moves every bit."""
+    x = (x ^ (x >> _30)) * _M1
+    x = (x ^ (x >> _27)) * _M2
+    return x ^ (x >> _31)
+
+
+@njit(nogil=True, cache=True)
+def extend(chain, word):
+    """The chain of a context extended by the mixed hash of one more word to its left."""
+    chain = (chain ^ word) * STEP
+    return chain ^ (chain >> _32)
+
+
+@njit(nogil=True, cache=True)
+def feature_hash(adjacent, remote, salt):
+    """One feature: the chain of its adjacent words, of its remote words, and its type."""
+    return mix64(adjacent * REMOTE ^ remote ^ salt)
+
+
+@njit(nogil=True, cache=True)
+def slot_of(x, slots):
+    """The place of hash `x` in a table of `slots` places (at most 2^32)."""
+    return ((x >> _32) * slots) >> _32

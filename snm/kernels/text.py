@@ -1,0 +1,126 @@
+"""Bytes of text to token ids, through one open-addressing table of word hashes.
+
+Words are told apart by a 64-bit hash of their bytes: among ten million distinct words the
+chance that any two coincide is 3 in a million.
+"""
+
+import numpy as np
+from numba import njit
+
+from snm.kernels.hashing import mix64
+
+DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
+
+# fields of `state`
+WORDS, POOL_USED, IN_SENTENCE, SENTENCES, STATUS, WRITTEN = range(6)
+STATE_FIELDS = 6
+
+BEGIN, END, UNKNOWN = 0, 1, 2  # token ids of <S>, </S>, <UNK>
+
+_PRIME = np.uint64(0x100000001B3)
+_OFFSET = np.uint64(0xCBF29CE484222325)
+_EMPTY = np.uint32(0xFFFFFFFF)
+
+
+@njit(nogil=True, cache=True)
+def word_hash(data, start, stop):
+    """FNV-1a over the bytes, then mixed."""
+    h = _OFFSET
+    for i in range(start, stop):
+        h = (h ^ np.uint64(data[i])) * _PRIME
+    return mix64(h)
+
+
+@njit(nogil=True, cache=True)
+def find_word(hashes, ids, h):
+    """The place of hash `h` in the table, or of the empty place where it belongs."""
+    mask = np.uint64(len(hashes) - 1)
+    place = h & mask
+    while ids[place] != _EMPTY and hashes[place] != h:
+        place = (place + np.uint64(1)) & mask
+    return place
+
+
+@njit(nogil=True, cache=True)
+def insert_words(data, bounds, first_id, hashes, ids):
+    """Enter the words data[bounds[i]:bounds[i + 1]] with ids from `first_id` up; the first of equal words wins."""
+    for i in range(len(bounds) - 1):
+        h = word_hash(data, bounds[i], bounds[i + 1])
+        place = find_word(hashes, ids, h)
+        if ids[place] == _EMPTY:
+            hashes[place] = h
+            ids[place] = first_id + i
+
+
+@njit(nogil=True, cache=True)
+def rehash(old_hashes, old_ids, hashes, ids):
+    """Move every entry of a table into a larger one."""
+    for i in range(len(old_ids)):
+        if old_ids[i] != _EMPTY:
+            place = find_word(hashes, ids, old_hashes[i])
+            hashes[place] = old_hashes[i]
+            ids[place] = old_ids[i]
+
+
+@njit(nogil=True, cache=True)
+def encode(data, start, learn, hashes, ids, counts, starts, pool, state, out):
+    """Encode data[start:], whole words between white space, into `out`; return where it stopped.
+
+    With `learn`, a word that the table lacks is given the next id, its bytes are added to `pool`
+    and counted; without, it is <UNK>. The sentence may go on in the next block. Stops before the
+    end (state[STATUS] says why) when the table or the pool has to grow; the caller grows it and
+    calls again.
+    """
+    n = len(data)
+    i = start
+    written = 0
+    state[STATUS] = DONE
+    room = len(ids) // 2
+    while i < n:
+        byte = data[i]
+        if byte == 10:
+            if state[IN_SENTENCE]:
+                out[written] = END
+                written += 1
+                state[IN_SENTENCE] = 0
+            i += 1
+            continue
+        if byte == 32 or (9 <= byte <= 13):
+            i += 1
+            continue
+        stop = i + 1
+        while stop < n and data[stop] != 32 and not (9 <= data[stop] <= 13):
+            stop += 1
+        h = word_hash(data, i, stop)
+        place = find_word(hashes, ids, h)
+        token = ids[place]
+        if token == _EMPTY:
+            if learn:
+                if state[WORDS] >= room:
+                    state[STATUS] = TABLE_FULL
+                    break
+                if state[POOL_USED] + (stop - i) > len(pool):
+                    state[STATUS] = POOL_FULL
+                    break
+                token = np.uint32(state[WORDS])
+                hashes[place] = h
+                ids[place] = token
+                used = state[POOL_USED]
+                pool[used : used + (stop - i)] = data[i:stop]
+                state[POOL_USED] = used + (stop - i)
+                state[WORDS] += 1
+                starts[state[WORDS]] = state[POOL_USED]
+            else:
+                token = np.uint32(UNKNOWN)
+        if not state[IN_SENTENCE]:
+            out[written] = BEGIN
+            written += 1
+            state[IN_SENTENCE] = 1
+            state[SENTENCES] += 1
+        if learn:
+            counts[token] += 1
+        out[written] = token
+        written += 1
+        i = stop
+    state[WRITTEN] = written
+    return i

@@ -1,0 +1,36 @@
+"""Threads over kernels that release the GIL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def default_threads() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
+    """Call `work` on every item, in order with one thread, on a pool with more; the first error ends it."""
+    if threads <= 1:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(work, item) for item in items]
+        done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in waiting:
+            future.cancel()
+        for future in done:
+            future.result()
+
+
+def shares(start: int, stop: int, n: int) -> list[tuple[int, int]]:
+    """[start, stop) cut into at most n ranges of nearly equal length, none of them empty."""
+    edges = [start + (stop - start) * i // n for i in range(n + 1)]
+    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]

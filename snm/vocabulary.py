@@ -1,0 +1,106 @@
+"""Words and their ids: 0 is `<S>`, 1 `</S>`, 2 `<UNK>`, then the words, the most frequent first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from snm.errors import InputError
+
+SPECIAL = ("<S>", "</S>", "<UNK>")
+BEGIN, END, UNKNOWN = range(3)
+ALIASES_OF_UNKNOWN = ("<unk>", "<UNK>", "<s>", "</s>", "<S>", "</S>")
+"""Words of a text that are read as `<UNK>`: a marker inside a sentence is no word."""
+
+
+class Vocabulary:
+    """An immutable list of words. In a closed vocabulary `<UNK>` is a hole in a context, never predicted."""
+
+    begin, end, unknown = BEGIN, END, UNKNOWN
+
+    def __init__(self, words: Iterable[str], closed: bool = False) -> None:
+        """`words` are those after the three special ones, in the order of their ids."""
+        self.words: tuple[str, ...] = (*SPECIAL, *words)
+        self.closed = closed
+        self._table: tuple[np.ndarray, np.ndarray] | None = None
+        self._ids: dict[str, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and (self.words, self.closed) == (other.words, other.closed)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def never_a_target(self) -> int:
+        """Id of the word that no event predicts, beside `<S>`."""
+        return UNKNOWN if self.closed else BEGIN
+
+    def id_of(self, word: str) -> int:
+        if self._ids is None:
+            self._ids = {w: i for i, w in enumerate(self.words)}
+            self._ids.update(dict.fromkeys(ALIASES_OF_UNKNOWN, UNKNOWN))
+        return self._ids.get(word, UNKNOWN)
+
+    def ids_of(self, words: Sequence[str]) -> np.ndarray:
+        return np.array([self.id_of(word) for word in words], np.uint32)
+
+    @property
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Hash table of the words' bytes: (hashes uint64, ids uint32), built at the first use."""
+        if self._table is None:
+            self._table = word_table(self.words[3:])
+        return self._table
+
+    def write(self, path: Path) -> None:
+        path.write_bytes("".join(word + "\n" for word in self.words).encode())
+
+    @classmethod
+    def read(cls, path: Path, closed: bool) -> Vocabulary:
+        """A file that `write` wrote."""
+        words = path.read_bytes().decode().split("\n")
+        return cls(words[len(SPECIAL) : -1], closed)
+
+
+def word_table(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """A table of `words`, with ids from 3 up, and of the aliases of `<UNK>`."""
+    from snm.kernels import text
+
+    size = 1 << max(6, (4 * (len(words) + len(ALIASES_OF_UNKNOWN))).bit_length())
+    hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
+    for alias in ALIASES_OF_UNKNOWN:
+        text.insert_words(*_joined([alias]), UNKNOWN, hashes, ids)
+    text.insert_words(*_joined(words), len(SPECIAL), hashes, ids)
+    return hashes, ids
+
+
+def _joined(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The words' bytes end to end, and where each begins."""
+    encoded = [word.encode() for word in words]
+    bounds = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(word) for word in encoded], out=bounds[1:])
+    return np.frombuffer(b"".join(encoded), np.uint8), bounds
+
+
+def read_word_list(path: Path) -> list[str]:
+    """A user's vocabulary: one word a line, in any order; repeats and the special words are dropped."""
+    try:
+        lines = path.read_bytes().decode().split("\n")
+    except OSError as error:
+        raise InputError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"the vocabulary {path} is not UTF-8 (byte {error.start}); convert it first") from error
+    words: dict[str, None] = {}
+    for number, line in enumerate(lines, 1):
+        parts = line.split()
+        if len(parts) > 1:
+            raise InputError(f"{path}, line {number}: {line.strip()!r} has {len(parts)} words; expected one word a line")
+        if parts and parts[0] not in ALIASES_OF_UNKNOWN:
+            words.setdefault(parts[0])
+    if not words:
+        raise InputError(f"the vocabulary {path} holds no words; expected one word a line")
+    return list(words)
