@@ -1,0 +1,340 @@
+"""The adjustment function A: its table of weights, and how they are learned.
+
+Training needs of an event only its features and their counts (C_i*, C_ij). Events are annotated with
+those counts while each partition of C is in memory; then training streams the annotated events and
+never looks at C again. Held-out text needs whole rows (for the sum over the vocabulary), so the rows
+that it touches are kept aside: they give its perplexity while training, and the multinomial loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from snm import parallel
+from snm.corpus import Text
+from snm.counting import Counts
+from snm.errors import SettingsError
+from snm.features import Extractor
+from snm.metafeatures import BUCKETS, MetafeatureSet
+from snm.progress import Progress, silent
+from snm.rows import RowIndex
+
+LOSSES = ("leave-one-out", "poisson", "multinomial")
+OPTIMISERS = ("adagrad", "sgd")
+DEFAULT_RATES = {"adagrad": 0.05, "sgd": 0.002}
+NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How the adjustment function is learned. None means: chosen by `resolve`, from the other settings."""
+
+    loss: str = "leave-one-out"
+    optimiser: str = "adagrad"
+    rate: float | None = None
+    accumulator: float = 1.0
+    passes: int = 1
+    slots: int | None = None
+    events: int | None = None
+    batch: int = 4096
+    metafeatures: MetafeatureSet = field(default_factory=MetafeatureSet.parse)
+
+    def __post_init__(self) -> None:
+        _choose("loss", self.loss, LOSSES)
+        _choose("optimiser", self.optimiser, OPTIMISERS)
+        for name, low in (("passes", 0), ("batch", 1), ("slots", 1), ("events", 1), ("rate", 0), ("accumulator", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= low:
+                raise SettingsError(f"{name} is {value}; expected {low} or more")
+        if self.slots is not None and self.slots > 1 << 32:
+            raise SettingsError(f"slots is {self.slots}; the most is {1 << 32}")
+
+    def table_slots(self, links: int) -> int:
+        """Slots of the table: as asked, or about one for every two links, 2^20 to 2^28."""
+        return self.slots or min(max(1 << (links // 2).bit_length(), 1 << 20), 1 << 28)
+
+    def learning_rate(self) -> float:
+        return DEFAULT_RATES[self.optimiser] if self.rate is None else self.rate
+
+
+def _choose(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SettingsError(f"{name} {value!r} is not known; expected one of {', '.join(known)}")
+
+
+class Adjustment:
+    """A(i, j): the flat table of metafeature weights and what the kernels need to use it."""
+
+    def __init__(self, extractor: Extractor, settings: TrainingSettings, slots: int) -> None:
+        layout, types = extractor.layout, extractor.spec.types
+        metafeatures = settings.metafeatures
+        self.plan = metafeatures.plan()
+        self.table = np.zeros((slots, 2 if settings.optimiser == "adagrad" else 1), np.float32)
+        if settings.optimiser == "adagrad":
+            self.table[:, 1] = settings.accumulator
+        self._keys = (
+            np.uint64(layout.type_shift),
+            np.uint64((1 << layout.type_bits) - 1),
+            np.array([t.salt for t in types], np.uint64),
+            bucket_hashes("feature-count"),
+            bucket_hashes("link-count"),
+            metafeatures.feature_buckets == 2,
+            metafeatures.link_buckets == 2,
+        )
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What every adjustment kernel takes from `type_shift` to `table`."""
+        plan = self.plan
+        return (
+            *self._keys, plan.parent, plan.bit, plan.multiplicity,
+            plan.n_row, plan.n_target, np.uint64(len(self.table)), self.table,
+        )  # fmt: skip
+
+    def weigh(self, counts: Counts, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """M and its row sums for the rows of `counts`: (links,) float32, (rows,) float32."""
+        from snm.kernels import adjustment
+
+        weights = np.empty(len(counts.targets), np.float32)
+        sums = np.empty(len(counts.features), np.float32)
+
+        def work(rows: tuple[int, int]) -> None:
+            adjustment.weigh_rows(
+                *rows, counts.features, counts.totals, counts.offsets, counts.targets, counts.counts,
+                *self.arguments, weights, sums,
+            )  # fmt: skip
+
+        parallel.run(work, _even_rows(counts.offsets, 8 * threads), threads)
+        return weights, sums
+
+
+def bucket_hashes(name: str) -> np.ndarray:
+    """A random 64-bit hash for each log2 bucket of a count."""
+    return np.random.Generator(np.random.PCG64(list(name.encode()))).integers(
+        0, 1 << 64, BUCKETS + 1, dtype=np.uint64, endpoint=False
+    )
+
+
+def _even_rows(offsets: np.ndarray, n: int) -> list[tuple[int, int]]:
+    """Ranges of rows that hold about the same number of links each."""
+    rows = len(offsets) - 1
+    wanted = np.linspace(offsets[0], offsets[-1], n + 1)[1:-1]
+    edges = [0, *np.searchsorted(offsets[:-1], wanted).tolist(), rows]
+    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+
+
+class Annotations:
+    """Counts of the features of every event of a text: (tokens, slots, 2) uint32, (C_i*, C_ij)."""
+
+    def __init__(self, text: Text, extractor: Extractor, storage: Callable[[tuple[int, ...]], np.ndarray]) -> None:
+        """`storage` makes a zeroed uint32 array of the shape it is given, in memory or on disk."""
+        self.text, self.extractor = text, extractor
+        self.values = storage((len(text.tokens), extractor.n_slots, 2))
+
+    @staticmethod
+    def bytes_needed(text: Text, extractor: Extractor) -> int:
+        return len(text.tokens) * extractor.n_slots * 8
+
+    def add_unigrams(self, counts: Counts) -> None:
+        """Annotate slot 0, the empty feature's."""
+        of_word = np.zeros(len(self.extractor.vocabulary), np.uint32)
+        of_word[counts.targets] = counts.counts
+        self.values[:, 0, 0] = counts.totals[0]
+        self.values[:, 0, 1] = of_word[self.text.tokens]
+
+    def add(self, counts: Counts, index: RowIndex, threads: int, advance: Callable[[int], None]) -> None:
+        """Annotate the features that have a row in this partition."""
+        from snm.kernels import lookup
+
+        tokens = self.text.tokens
+
+        def work(block: tuple[int, int]) -> None:
+            start, stop = block
+            keys = self.extractor.keys(tokens, start, stop)
+            lookup.annotate(
+                keys[1:], tokens[start:stop], *index.arguments, counts.totals, counts.offsets,
+                counts.targets, counts.counts, self.values[start:stop, 1:],
+            )  # fmt: skip
+            advance(stop - start)
+
+        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+
+    def train(
+        self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
+    ) -> float:
+        """One pass over all events in their order; returns the mean loss an event."""
+        from snm.kernels import adjustment as kernel
+
+        tokens = self.text.tokens
+        loss = 0.0
+
+        def work(block: tuple[int, int]) -> None:
+            nonlocal loss
+            start, stop = block
+            keys = self.extractor.keys(tokens, start, stop)
+            loss += kernel.train_events(
+                keys, tokens[start:stop], self.values[start:stop], settings.loss == "leave-one-out",
+                settings.learning_rate(), *adjustment.arguments, NO_GRADIENTS,
+            )  # fmt: skip
+            advance(stop - start)
+
+        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+        return loss / max(1, self.text.events)
+
+
+class HeldOut:
+    """Held-out text with the whole rows of C that its events touch."""
+
+    def __init__(self, text: Text, extractor: Extractor) -> None:
+        self.text, self.extractor = text, extractor
+        self.rows = np.full((len(text.tokens), extractor.n_slots), -1, np.int32)
+        self._parts: list[Counts] = []
+        self._n_rows = 0
+
+    def add(self, counts: Counts, index: RowIndex) -> None:
+        """Keep the rows of this partition that the text touches."""
+        found = self._find(index)
+        used = np.zeros(len(counts.features), bool)
+        used[found[found >= 0]] = True
+        renumbered = np.cumsum(used, dtype=np.int64) - 1 + self._n_rows
+        here = found >= 0
+        self.rows[here] = renumbered[found[here]]
+        self._n_rows += int(used.sum())
+        self._parts.append(_select_rows(counts, used))
+
+    def _find(self, index: RowIndex) -> np.ndarray:
+        from snm.kernels import lookup
+
+        tokens = self.text.tokens
+        found = np.empty(self.rows.shape, np.int64)
+        for start, stop in self.extractor.blocks(0, len(tokens)):
+            lookup.find_rows(self.extractor.keys(tokens, start, stop), *index.arguments, found[start:stop])
+        return found
+
+    def finish(self) -> None:
+        """Put the kept rows together and find each event's links."""
+        from snm.kernels import lookup
+
+        parts, self._parts = self._parts, []
+        ends = np.cumsum([len(part.targets) for part in parts])
+        shifted = [part.offsets[:-1] + end - len(part.targets) for part, end in zip(parts, ends, strict=True)]
+        self.counts = Counts(
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.totals for part in parts]),
+            np.append(np.concatenate(shifted), ends[-1]),
+            np.concatenate([part.targets for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+        )
+        self.links = np.empty(self.rows.shape, np.int64)
+        lookup.find_links(self.rows, self.text.tokens, self.counts.offsets, self.counts.targets, self.links)
+        self.events = np.flatnonzero(self.rows[:, 0] >= 0)
+
+    def perplexity(self, adjustment: Adjustment, threads: int = 1) -> float:
+        """Perplexity of the text under the present weights."""
+        from snm.kernels import adjustment as kernel
+
+        weights, sums = adjustment.weigh(self.counts, threads)
+        rows, links = self.rows[self.events], self.links[self.events]
+        scratch = np.zeros(len(sums)), np.zeros(len(weights))
+        return math.exp(kernel.multinomial_loss(rows, links, weights, sums, *scratch) / len(self.events))
+
+    def train(
+        self, adjustment: Adjustment, settings: TrainingSettings, seed: int, advance: Callable[[int], None]
+    ) -> float:
+        """One pass of the multinomial loss over mini-batches drawn in random order; returns the mean loss."""
+        weights = np.zeros(len(self.counts.targets), np.float32)
+        sums = np.zeros(len(self.counts.features), np.float32)
+        gradient = np.zeros(len(adjustment.table), np.float32)
+        order = np.random.default_rng(seed).permutation(self.events)
+        loss = 0.0
+        for start in range(0, len(order), settings.batch):
+            batch = np.sort(order[start : start + settings.batch])
+            loss += self._train_batch(batch, adjustment, settings.learning_rate(), weights, sums, gradient)
+            advance(len(batch))
+        return loss / max(1, len(order))
+
+    def _train_batch(
+        self, batch: np.ndarray, adjustment: Adjustment, rate: float,
+        weights: np.ndarray, sums: np.ndarray, gradient: np.ndarray,
+    ) -> float:  # fmt: skip
+        from snm.kernels import adjustment as kernel
+
+        c = self.counts
+        links_of = (c.features, c.totals, c.offsets, c.targets, c.counts)
+        rows, links = self.rows[batch], self.links[batch]
+        order = np.empty(rows.size, np.int64)
+        touched = order[: kernel.mark_rows(rows, np.zeros(len(sums), bool), order)]
+        for row in touched:
+            kernel.weigh_rows(row, row + 1, *links_of, *adjustment.arguments, weights, sums)
+        row_gradients, link_gradients = np.zeros(len(sums)), np.zeros(len(weights))
+        loss = kernel.multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients)
+        for apply in (False, True) if rate else (False,):
+            kernel.multinomial_gradient(
+                touched, row_gradients, link_gradients, weights, *links_of, *adjustment.arguments,
+                gradient, apply, rate,
+            )  # fmt: skip
+        return float(loss)
+
+
+def _select_rows(counts: Counts, used: np.ndarray) -> Counts:
+    """The rows marked in `used`, as counts of their own."""
+    lengths = np.diff(counts.offsets)
+    keep = np.repeat(used, lengths)
+    return Counts(
+        counts.features[used],
+        counts.totals[used],
+        np.concatenate([[0], np.cumsum(lengths[used])]).astype(np.int64),
+        counts.targets[keep],
+        counts.counts[keep],
+    )
+
+
+@dataclass
+class TrainingReport:
+    """What training did: the mean loss of each pass, and the held-out perplexity before and after each."""
+
+    losses: list[float] = field(default_factory=list)
+    perplexities: list[float] = field(default_factory=list)
+    best_pass: int = 0
+
+
+def train_adjustment(
+    adjustment: Adjustment,
+    settings: TrainingSettings,
+    annotations: Annotations | None,
+    fitted: HeldOut | None,
+    dev: HeldOut | None,
+    threads: int = 1,
+    seed: int = 1,
+    progress: Progress = silent,
+) -> TrainingReport:
+    """Run the passes; with `dev`, stop when its perplexity rises and go back to the best weights."""
+    report = TrainingReport()
+    best: np.ndarray | None = None
+    if dev is not None:
+        report.perplexities.append(dev.perplexity(adjustment, threads))
+    for number in range(1, settings.passes + 1):
+        label = f"training {number}/{settings.passes}" if settings.passes > 1 else "training"
+        if fitted is not None:
+            with progress(label, len(fitted.events)) as bar:
+                report.losses.append(fitted.train(adjustment, settings, seed + number, bar))
+        elif annotations is not None:
+            with progress(label, len(annotations.text.tokens)) as bar:
+                report.losses.append(annotations.train(adjustment, settings, threads, bar))
+        if dev is None:
+            report.best_pass = number
+            continue
+        report.perplexities.append(dev.perplexity(adjustment, threads))
+        if report.perplexities[-1] > min(report.perplexities[:-1]):
+            break
+        report.best_pass = number
+        if number < settings.passes:
+            best = adjustment.table[:, 0].copy()
+    if best is not None and report.best_pass < len(report.losses):
+        adjustment.table[:, 0] = best
+    return report
