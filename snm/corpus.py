@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from snm.errors import InputError, MissingExtra
-from snm.vocabulary import ALIASES_OF_UNKNOWN, BEGIN, END, SPECIAL, UNKNOWN, Vocabulary, word_table
+from snm.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary, word_table
 
 BLOCK = 4 << 20  # bytes read at a time
 STDIN = "-"
@@ -79,6 +79,18 @@ def _open_zst(raw: IO[bytes]) -> IO[bytes]:
     return reader  # type: ignore[no-any-return]
 
 
+def read_lines(sources: Sequence[str | Path]) -> Iterator[list[str]]:
+    """Checked lines of text, blank ones too, as many at a time as there are to be had."""
+    for name in find_files(sources):
+        rest = ""
+        for block in _file_blocks(name, eager=name == STDIN):
+            *lines, rest = (rest + block.decode()).split("\n")
+            if lines:
+                yield lines
+        if rest:
+            yield [rest]
+
+
 def read_blocks(files: Sequence[str]) -> Iterator[bytes]:
     """Checked UTF-8 text, cut at white space, one line break at least between files."""
     for name in files:
@@ -86,12 +98,14 @@ def read_blocks(files: Sequence[str]) -> Iterator[bytes]:
         yield b"\n"
 
 
-def _file_blocks(name: str) -> Iterator[bytes]:
+def _file_blocks(name: str, eager: bool = False) -> Iterator[bytes]:
+    """`eager` does not wait for a whole block: what a pipe has to give is passed on at once."""
     line, parts, first = 1, [], True
     with _open(name) as stream:
+        read = stream.read1 if eager else stream.read  # type: ignore[attr-defined]
         while True:
             try:
-                data = stream.read(BLOCK)
+                data = read(BLOCK)
             except (OSError, EOFError, lzma.LZMAError, _zst_error()) as error:
                 raise InputError(f"cannot read {name} past line {line}: {error}") from error
             if first and data.startswith(b"\xef\xbb\xbf"):
@@ -258,12 +272,8 @@ def read_corpus(
     max_words: int | None = None,
     closed: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> tuple[Text, Vocabulary, np.ndarray]:
-    """Read a training text once; learn its vocabulary; encode it.
-
-    Returns the text, the vocabulary, and the number of distinct words seen 1, 2, … 7 times
-    (index 0 unused), which says how much mass unknown words deserve.
-    """
+) -> tuple[Text, Vocabulary]:
+    """Read a training text once; learn its vocabulary; encode it."""
     encoder = _Encoder(*word_table([]), learn=True)
     chunks: list[np.ndarray] = []
     for block in _ahead(read_blocks(find_files(sources))):
@@ -279,10 +289,9 @@ def read_corpus(
     final = np.full(n_words, UNKNOWN, np.uint32)
     final[:3] = (BEGIN, END, UNKNOWN)
     final[kept] = np.arange(3, 3 + len(kept))
-    frequencies = np.bincount(np.minimum(counts[3:], 8), minlength=9)[:8]
     for chunk in chunks:
         np.take(final, chunk, out=chunk)
-    return Text(_join(chunks), encoder.sentences), vocabulary, frequencies
+    return Text(_join(chunks), encoder.sentences), vocabulary
 
 
 def _choose_words(encoder: _Encoder, counts: np.ndarray, min_count: int, max_words: int | None) -> np.ndarray:
@@ -330,6 +339,3 @@ def _select(text: Text, sentences: np.ndarray, starts: np.ndarray, lengths: np.n
     keep = np.zeros(len(starts), bool)
     keep[sentences] = True
     return Text(text.tokens[np.repeat(keep, lengths)], len(sentences))
-
-
-__all__ = ["ALIASES_OF_UNKNOWN", "Text", "encode_files", "encode_lines", "find_files", "read_corpus"]

@@ -42,15 +42,16 @@ class Counts:
         return sum(a.nbytes for a in (self.features, self.totals, self.offsets, self.targets, self.counts))
 
 
-def unigram_counts(text: Text, extractor: Extractor, unknown_mass: int) -> Counts:
+def unigram_counts(text: Text, extractor: Extractor) -> Counts:
     """The empty feature's row: every word of the vocabulary but `<S>`, each at least once.
 
-    Where the text has no `<UNK>`, it counts as seen `unknown_mass` times.
+    Where the text has no `<UNK>`, it counts as often as there are words that were seen once: that
+    is how often, by Good and Turing's estimate, a new word would have come up.
     """
     vocabulary = extractor.vocabulary
     counts = np.bincount(text.tokens, minlength=len(vocabulary))
     if counts[UNKNOWN] == 0:
-        counts[UNKNOWN] = unknown_mass
+        counts[UNKNOWN] = np.count_nonzero(counts == 1)
     counts = np.maximum(counts, 1)
     targets = np.arange(1, len(vocabulary), dtype=np.uint32)
     targets = targets[targets != vocabulary.never_a_target]

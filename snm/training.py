@@ -26,7 +26,7 @@ from snm.rows import RowIndex
 
 LOSSES = ("leave-one-out", "poisson", "multinomial")
 OPTIMISERS = ("adagrad", "sgd")
-DEFAULT_RATES = {"adagrad": 0.05, "sgd": 0.002}
+DEFAULT_RATES = {"adagrad": 0.02, "sgd": 0.002}
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
 
@@ -171,20 +171,20 @@ class Annotations:
         from snm.kernels import adjustment as kernel
 
         tokens = self.text.tokens
-        loss = 0.0
+        losses: list[float] = []
 
         def work(block: tuple[int, int]) -> None:
-            nonlocal loss
             start, stop = block
             keys = self.extractor.keys(tokens, start, stop)
-            loss += kernel.train_events(
+            loss = kernel.train_events(
                 keys, tokens[start:stop], self.values[start:stop], settings.loss == "leave-one-out",
                 settings.learning_rate(), *adjustment.arguments, NO_GRADIENTS,
             )  # fmt: skip
+            losses.append(loss)
             advance(stop - start)
 
         parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
-        return loss / max(1, self.text.events)
+        return sum(losses) / max(1, self.text.events)
 
 
 class HeldOut:

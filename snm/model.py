@@ -1,0 +1,223 @@
+"""What a user holds: a language model that scores, predicts, samples and explains.
+
+`LanguageModel` is the protocol of every family. A family gives two things, the probabilities of the
+targets of a token array and the distribution after a context; everything else follows from them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snm import parallel, storage
+from snm.corpus import encode_lines
+from snm.errors import FormatError, InputError, SettingsError
+from snm.features import Extractor, FeatureSpec, KeyLayout
+from snm.rows import RowIndex
+from snm.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
+
+
+class LanguageModel(ABC):
+    """A probability for every word of a vocabulary after every context."""
+
+    vocabulary: Vocabulary
+    manifest: dict[str, Any]
+
+    @abstractmethod
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+        """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
+
+    @abstractmethod
+    def distribution(self, context: np.ndarray) -> np.ndarray:
+        """P(w | context) for every word; `context` begins with `<S>`. (vocabulary,) float64"""
+
+    def score(self, sentence: str) -> float:
+        """log10 of the sentence's probability, its end included."""
+        return self.score_sentences([sentence])[0]
+
+    def score_sentences(self, sentences: Sequence[str]) -> list[float]:
+        """log10 probability of each sentence, its end included; NaN for a blank one."""
+        return [sum(p for _, p in words) if words else float("nan") for words in self.score_words(sentences)]
+
+    def score_words(self, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
+        """Of each sentence its words and `</S>`, each with its log10 probability."""
+        tokens = encode_lines(sentences, self.vocabulary).tokens
+        logs = np.log10(np.maximum(self.probabilities(tokens), 1e-300)).tolist()
+        scored, k = [], 0
+        for sentence in sentences:
+            words = sentence.split()
+            if not words:
+                scored.append([])
+                continue
+            end = k + len(words) + 2
+            scored.append(list(zip([*words, "</S>"], logs[k + 1 : end], strict=True)))
+            k = end
+        return scored
+
+    def context(self, text: str) -> np.ndarray:
+        """`<S>` and the ids of the words of `text`."""
+        return np.concatenate([[BEGIN], self.vocabulary.ids_of(text.split())]).astype(np.uint32)
+
+    def next_words(self, text: str = "", k: int = 10) -> list[tuple[str, float]]:
+        """The k likeliest words after the words of `text` at the start of a sentence, likeliest first."""
+        if k < 1:
+            raise SettingsError(f"k is {k}; expected 1 or more")
+        p = self.distribution(self.context(text))
+        best = np.argpartition(-p, min(k, len(p) - 1))[:k]
+        best = best[np.lexsort((best, -p[best]))]
+        return [(self.vocabulary.words[i], float(p[i])) for i in best if p[i] > 0]
+
+    def generate(
+        self, seed: int | None = None, prompt: str = "", max_words: int = 100,
+        temperature: float = 1.0, unknown: bool = False,
+    ) -> str:  # fmt: skip
+        """A sentence drawn from the model; `<UNK>` is not drawn unless `unknown` says so."""
+        if not temperature > 0:
+            raise SettingsError(f"temperature is {temperature}; expected a number above 0")
+        random = np.random.default_rng(seed)
+        context = self.context(prompt)
+        for _ in range(max_words):
+            p = self.distribution(context)
+            if not unknown:
+                p[UNKNOWN] = 0
+            p = (p / p.max()) ** (1 / temperature)
+            word = int(random.choice(len(p), p=p / p.sum()))
+            if word == END:
+                break
+            context = np.append(context, np.uint32(word))
+        return " ".join(self.vocabulary.words[i] for i in context[1:])
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one feature brings to a word's probability."""
+
+    feature: str
+    share: float
+    """Its part of P(word): the parts of a word add up to P exactly."""
+    weight: float
+    """Its part of the whole distribution: its row sum over the sum of all rows."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A word, its probability, and the features that make it up, the largest share first."""
+
+    word: str
+    probability: float
+    parts: list[Part]
+
+
+class SnmModel(LanguageModel):
+    """A sparse non-negative matrix, mapped from disk."""
+
+    kind = "snm"
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.manifest = storage.read_manifest(self.path)
+        m = self.manifest
+        self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, m["vocabulary"]["closed"])
+        self.spec = FeatureSpec(m["features"])
+        self.layout = KeyLayout(**m["layout"])
+        self.offsets, self.sums, self.targets, self.weights = (
+            self._array(name) for name in ("offsets", "sums", "targets", "weights")
+        )
+        self.index = RowIndex(self._array("features"), self._array("index"), m["index"]["low"], m["index"]["shift"])
+        self.extractor = Extractor(self.spec, self.layout, self.vocabulary)
+        if len(self.offsets) != len(self.sums) + 1 or len(self.vocabulary) != m["vocabulary"]["words"]:
+            raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
+
+    def _array(self, name: str) -> np.ndarray:
+        return storage.open_array(self.path / f"{name}.npy")
+
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+        from snm.kernels import lookup
+
+        out = np.zeros(len(tokens), np.float64)
+
+        def work(block: tuple[int, int]) -> None:
+            start, stop = block
+            keys = self.extractor.keys(tokens, start, stop)
+            lookup.score(
+                keys, tokens[start:stop], *self.index.arguments, self.sums, self.offsets, self.targets, self.weights,
+                out[start:stop],
+            )  # fmt: skip
+
+        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+        return out
+
+    def _rows(self, context: np.ndarray) -> np.ndarray:
+        """Row of every slot of the event after `context`, -1 where there is none. (slots,)"""
+        from snm.kernels import lookup
+
+        tokens = np.append(context, END).astype(np.uint32)
+        rows = np.empty((1, self.extractor.n_slots), np.int64)
+        keys = self.extractor.keys(tokens, len(context), len(tokens))
+        lookup.find_rows(keys, *self.index.arguments, rows)
+        return rows[0]
+
+    def _row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        links = slice(self.offsets[row], self.offsets[row + 1])
+        return self.targets[links], self.weights[links]
+
+    def distribution(self, context: np.ndarray) -> np.ndarray:
+        rows = self._rows(context)
+        rows = rows[rows >= 0]
+        y = np.zeros(len(self.vocabulary), np.float64)
+        for row in rows:
+            targets, weights = self._row(row)
+            y[targets] += weights
+        return y / self.sums[rows].sum(dtype=np.float64)
+
+    def explain(self, sentence: str) -> list[Explanation]:
+        """For every word of the sentence and its end: which features fired, and what each brought."""
+        words = sentence.split()
+        if not words:
+            raise InputError("nothing to explain; expected a sentence of at least one word")
+        tokens = np.append(self.context(sentence), np.uint32(END))
+        return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
+
+    def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
+        rows = self._rows(tokens[:-1])
+        found = [(q, row) for q, row in enumerate(rows) if row >= 0]
+        denominator = float(self.sums[[row for _, row in found]].sum(dtype=np.float64))
+        parts = []
+        for q, row in found:
+            targets, weights = self._row(row)
+            share = float(weights[targets == tokens[-1]].sum()) / denominator
+            parts.append(Part(self.feature_text(q, tokens[:-1]), share, float(self.sums[row]) / denominator))
+        parts.sort(key=lambda part: -part.share)
+        return Explanation(word, sum(part.share for part in parts), parts)
+
+    def feature_text(self, q: int, context: np.ndarray) -> str:
+        """The feature of slot q after `context`, as the paper writes it: [brown skip-2 over the lazy]."""
+        slot = self.spec.slots[q]
+        kind = self.spec.types[slot.type_index]
+        if kind.family is not None:
+            return f"[{kind}]"
+        words = [self.vocabulary.words[i] for i in context]
+        adjacent = words[len(words) - slot.a :]
+        if slot.r == 0:
+            return f"[{' '.join(adjacent)}]"
+        end = len(words) - slot.a - slot.s
+        skip = "skip-*" if kind.s is None else f"skip-{slot.s}"
+        return f"[{' '.join([*words[end - slot.r : end], skip, *adjacent])}]"
+
+
+_KINDS: dict[str, type[SnmModel]] = {SnmModel.kind: SnmModel}
+
+
+def load(path: str | Path) -> SnmModel:
+    """Open a model folder. The arrays are mapped, not read: it takes milliseconds whatever their size."""
+    kind = storage.read_manifest(Path(path)).get("kind")
+    if kind not in _KINDS:
+        raise FormatError(f"{path}: a model of kind {kind!r}; this program knows {', '.join(_KINDS)}")
+    return _KINDS[kind](path)
+
+

@@ -1,0 +1,304 @@
+"""The road from text to model: text, tokens, counts C, adjustment, matrix M, a folder on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snm import corpus
+from snm.corpus import Text
+from snm.counting import Counter, Counts, unigram_counts
+from snm.errors import InputError, SettingsError
+from snm.features import PRESETS, Extractor, FeatureSpec, KeyLayout
+from snm.model import SnmModel
+from snm.parallel import default_threads
+from snm.progress import Progress, silent
+from snm.rows import RowIndex
+from snm.storage import VOCABULARY, ModelWriter
+from snm.training import Adjustment, Annotations, HeldOut, TrainingReport, TrainingSettings, train_adjustment
+from snm.vocabulary import Vocabulary, read_word_list
+
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 300_000  # of the training text, where the user gives none
+LINKS_AT_A_TIME = 1 << 24  # while building M
+LEAST_MEMORY = 256 << 20
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that `train` can be asked for beside the text. `memory` is in bytes."""
+
+    features: str = PRESETS["snm5"]
+    min_count: int = 3
+    max_words: int | None = None
+    vocabulary: Path | None = None
+    closed: bool = False
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    memory: int = 4 << 30
+    threads: int = field(default_factory=default_threads)
+    partitions: int | None = None
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, low in (("min_count", 1), ("max_words", 1), ("memory", LEAST_MEMORY), ("threads", 1), ("partitions", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise SettingsError(f"{name} is {value}; expected {low} or more")
+        if self.vocabulary is not None and self.max_words is not None:
+            raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
+
+
+def train(
+    sources: Sequence[str | Path],
+    output: str | Path,
+    settings: Settings | None = None,
+    dev: Sequence[str | Path] = (),
+    overwrite: bool = False,
+    progress: Progress = silent,
+    notify: Notify = lambda message: None,
+) -> SnmModel:
+    """Train an SNM model on text and write it to the folder `output`.
+
+    `dev` is held-out text: it stops training when its perplexity rises, and is what the multinomial
+    loss is trained on. `notify` is told in words what is done, `progress` how far it is.
+    """
+    settings = settings or Settings()
+    spec = FeatureSpec(settings.features)
+    with ModelWriter(Path(output), overwrite) as writer:
+        run = _Run(settings, spec, writer, progress, notify)
+        run.read(sources, dev)
+        run.count()
+        run.adjust()
+        run.build()
+    return SnmModel(output)
+
+
+class _Run:
+    """One training run; each method is a step of the road."""
+
+    def __init__(
+        self, settings: Settings, spec: FeatureSpec, writer: ModelWriter, progress: Progress, notify: Notify
+    ) -> None:
+        self.settings, self.spec, self.writer = settings, spec, writer
+        self.progress, self.notify = progress, notify
+        self.annotations: Annotations | None = None
+        self.held_out: dict[str, HeldOut] = {}  # "fitted": the multinomial loss's; "dev": stops training
+
+    # -- text to tokens
+
+    def read(self, sources: Sequence[str | Path], dev: Sequence[str | Path]) -> None:
+        s = self.settings
+        with self.progress("reading", _size_of(sources)) as bar:
+            if s.vocabulary is None:
+                self.text, self.vocabulary = corpus.read_corpus(sources, s.min_count, s.max_words, s.closed, bar)
+            else:
+                self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed)
+                self.text = corpus.encode_files(sources, self.vocabulary, bar)
+        if not self.text.events:
+            raise InputError(f"{', '.join(map(str, sources))}: no words; expected one sentence a line")
+        self._report_text()
+        held_out = self._held_out_text(dev)
+        self._make_extractor()
+        for name, text in held_out.items():
+            self.held_out[name] = HeldOut(text, self.extractor)
+
+    def _report_text(self) -> None:
+        text, unknown = self.text, int((self.text.tokens == self.vocabulary.unknown).sum())
+        self.figures: dict[str, Any] = {"sentences": text.sentences, "tokens": text.events, "oov": unknown}
+        self.notify(
+            f"{text.sentences:,} sentences, {text.events:,} tokens, {len(self.vocabulary):,} words, "
+            f"{unknown / text.events:.2%} out of vocabulary"
+        )
+
+    def _held_out_text(self, dev: Sequence[str | Path]) -> dict[str, Text]:
+        multinomial = self.settings.training.loss == "multinomial"
+        if dev:
+            text = corpus.encode_files(dev, self.vocabulary)
+            if not text.events:
+                raise InputError(f"{', '.join(map(str, dev))}: no words; expected held-out text, one sentence a line")
+            if text.events > HELD_OUT_MOST:
+                text = corpus.sample_sentences(text, HELD_OUT_MOST, self.settings.seed)
+                self.notify(f"of the held-out text, {text.events:,} tokens drawn at random are used")
+        elif multinomial:
+            if self.text.sentences < 2:
+                raise InputError("one sentence is too little to set held-out text aside; give some with --dev")
+            wanted = min(int(self.text.events * HELD_OUT_SHARE) + 1, HELD_OUT_MOST)
+            self.text, text = corpus.split_sentences(self.text, wanted, self.settings.seed)
+            self.notify(f"no held-out text given: {text.events:,} tokens of the training text are set aside")
+        else:
+            return {}
+        if not multinomial:
+            return {"dev": text}
+        if text.sentences < 5:
+            return {"fitted": text}
+        fitted, stopping = corpus.split_sentences(text, text.events // 5, self.settings.seed)
+        return {"fitted": fitted, "dev": stopping}
+
+    def _make_extractor(self) -> None:
+        types, slots = len(self.spec.types), len(self.spec.slots)
+        layout = KeyLayout.for_work(len(self.vocabulary), types, self.text.events * slots)
+        self.extractor = Extractor(self.spec, layout, self.vocabulary)
+        self.extractor.check_families(self.text.tokens)
+
+    # -- tokens to counts, and events annotated with them
+
+    def count(self) -> None:
+        s, writer = self.settings, self.writer
+        room = self._make_annotations()
+        counter = Counter(self.text, self.extractor, room, s.threads, s.partitions, self.progress)
+        self._say_disk_use(counter.links)
+        for name, dtype in (
+            ("features", "<u8"), ("offsets", "<i8"), ("targets", "<u4"), ("totals", "<u8"), ("counts", "<u4"),
+        ):  # fmt: skip
+            writer.array(name, dtype)
+        self.n_links = self.n_rows = 0
+        self.rows_by_type = np.zeros(len(self.spec.types), np.int64)
+        self._add(unigram_counts(self.text, self.extractor), unigrams=True)
+        for part in counter:
+            self._add(part)
+        writer._arrays["offsets"].append(np.array([self.n_links]))
+        for held_out in self.held_out.values():
+            held_out.finish()
+
+    def _make_annotations(self) -> int:
+        """Where the annotations go, and how much memory is left for counting."""
+        s = self.settings
+        room = s.memory - self.text.tokens.nbytes
+        if s.training.loss != "multinomial" and s.training.passes:
+            events = self.text
+            if s.training.events is not None:
+                events = corpus.sample_sentences(self.text, s.training.events, s.seed)
+            needed = Annotations.bytes_needed(events, self.extractor)
+            in_memory = needed <= s.memory // 3
+            storage = _zeros if in_memory else self.writer.scratch
+            self.annotations = Annotations(events, self.extractor, storage)
+            room -= needed if in_memory else 0
+        return max(room, LEAST_MEMORY // 2)
+
+    def _say_disk_use(self, links: int) -> None:
+        most = 32 * (links + len(self.vocabulary))
+        if self.annotations is not None and isinstance(self.annotations.values, np.memmap):
+            most += self.annotations.values.nbytes
+        free = shutil.disk_usage(self.writer.folder).free
+        self.notify(
+            f"{links:,} features of events, {len(self.spec.slots)} an event at most; "
+            f"up to {most / 1e9:.1f} GB of disk ({free / 1e9:.1f} GB free)"
+        )
+
+    def _add(self, part: Counts, unigrams: bool = False) -> None:
+        """Write a partition, and take from it what training needs."""
+        arrays = self.writer._arrays
+        arrays["features"].append(part.features)
+        arrays["totals"].append(part.totals)
+        arrays["offsets"].append(part.offsets[:-1] + self.n_links)
+        arrays["targets"].append(part.targets)
+        arrays["counts"].append(part.counts)
+        self.n_links += len(part.targets)
+        self.n_rows += len(part.features)
+        self.rows_by_type += np.bincount(self.extractor.layout.type_of(part.features), minlength=len(self.spec.types))
+        if not len(part.features):
+            return
+        index = RowIndex.build(part.features)
+        for held_out in self.held_out.values():
+            held_out.add(part, index)
+        if self.annotations is not None:
+            if unigrams:
+                self.annotations.add_unigrams(part)
+            else:
+                with self.progress("annotating", len(self.annotations.text.tokens)) as bar:
+                    self.annotations.add(part, index, self.settings.threads, bar)
+
+    # -- counts to adjustment
+
+    def adjust(self) -> None:
+        s = self.settings
+        slots = s.training.table_slots(self.n_links)
+        self.notify(f"{self.n_rows:,} features, {self.n_links:,} links; {slots:,} slots for metafeature weights")
+        self.adjustment = Adjustment(self.extractor, s.training, slots)
+        self.report: TrainingReport = train_adjustment(
+            self.adjustment, s.training, self.annotations, self.held_out.get("fitted"), self.held_out.get("dev"),
+            s.threads, s.seed, self.progress,
+        )  # fmt: skip
+        self.annotations = None
+        if self.report.perplexities:
+            steps = " → ".join(f"{p:.2f}" for p in self.report.perplexities)
+            self.notify(f"held-out perplexity {steps}; kept pass {self.report.best_pass}")
+
+    # -- counts and adjustment to the matrix
+
+    def build(self) -> None:
+        writer, s = self.writer, self.settings
+        features, totals, offsets, targets, counts = (
+            writer.load(name) for name in ("features", "totals", "offsets", "targets", "counts")
+        )
+        weights, sums = writer.array("weights", "<f4"), writer.array("sums", "<f4")
+        with self.progress("building", self.n_links) as bar:
+            row = 0
+            while row < len(features):
+                end = max(row + 1, int(np.searchsorted(offsets, offsets[row] + LINKS_AT_A_TIME, "right")) - 1)
+                first, last = offsets[row], offsets[end]
+                part = Counts(
+                    features[row:end], totals[row:end], offsets[row : end + 1] - first, targets[first:last],
+                    counts[first:last],
+                )  # fmt: skip
+                made = self.adjustment.weigh(part, s.threads)
+                weights.append(made[0])
+                sums.append(made[1])
+                bar(int(last - first))
+                row = end
+        writer.drop("counts")
+        writer.drop("totals")
+        index = RowIndex.build(features)
+        writer.array("index", index.index.dtype.str).append(index.index)
+        self.vocabulary.write(writer.folder / VOCABULARY)
+        writer.finish(self._manifest(index), s.threads)
+
+    def _manifest(self, index: RowIndex) -> dict[str, Any]:
+        from snm import __version__
+
+        layout, training = self.extractor.layout, self.settings.training
+        recorded = {k: v for k, v in asdict(training).items() if k != "metafeatures"}
+        return {
+            "kind": SnmModel.kind,
+            "written_by": f"snm {__version__}",
+            "features": self.spec.text,
+            "layout": asdict(layout),
+            "index": {"low": index.low, "shift": index.shift},
+            "vocabulary": {"words": len(self.vocabulary), "closed": self.vocabulary.closed},
+            "rows": self.n_rows,
+            "links": self.n_links,
+            "rows_by_type": {str(t): int(n) for t, n in zip(self.spec.types, self.rows_by_type, strict=True)},
+            "expected_collisions": layout.expected_collisions(self.rows_by_type),
+            "text": self.figures,
+            "training": {
+                **recorded,
+                "rate": training.learning_rate(),
+                "slots": len(self.adjustment.table),
+                "metafeatures": str(training.metafeatures),
+                "feature_buckets": training.metafeatures.feature_buckets,
+                "link_buckets": training.metafeatures.link_buckets,
+                "merged": training.metafeatures.merged,
+                "seed": self.settings.seed,
+                "losses": self.report.losses,
+                "dev_perplexities": self.report.perplexities,
+                "best_pass": self.report.best_pass,
+            },
+        }
+
+
+def _zeros(shape: tuple[int, ...]) -> np.ndarray:
+    return np.zeros(shape, np.uint32)
+
+
+def _size_of(sources: Sequence[str | Path]) -> int:
+    """Bytes of plain text to read, 0 where that cannot be known before."""
+    files = corpus.find_files(sources)
+    if any(name == corpus.STDIN or Path(name).suffix in (".gz", ".xz", ".zst") for name in files):
+        return 0
+    return sum(Path(name).stat().st_size for name in files)

@@ -1,0 +1,191 @@
+"""The model on disk: a folder of plain arrays, the vocabulary, and a manifest. See docs/format.md.
+
+A model is written to a temporary folder beside its final place, synced, and renamed last, so that a
+folder with the final name is always whole. The manifest is the last file written inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from snm import parallel
+from snm.errors import FormatError, SettingsError
+
+FORMAT = "snm-model"
+VERSION = 1
+MANIFEST = "manifest.json"
+VOCABULARY = "vocabulary.txt"
+
+
+class ArrayWriter:
+    """A one-dimensional .npy file that is written a block at a time."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.path, self.dtype, self.length = path, np.dtype(dtype), 0
+        self._file: IO[bytes] = open(path, "w+b")
+        self._write_header()
+
+    def _write_header(self) -> None:
+        # NumPy pads the header so that the length can grow to any size in place
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)}
+        self._file.seek(0)
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, block: np.ndarray) -> None:
+        self._file.write(memoryview(np.ascontiguousarray(block, self.dtype)))  # type: ignore[arg-type]
+        self.length += len(block)
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._write_header()
+            self._file.close()
+
+
+class ModelWriter:
+    """Writes a model folder; nothing is left at `path` unless the whole of it was written."""
+
+    def __init__(self, path: Path, overwrite: bool = False) -> None:
+        self.path, self.overwrite = Path(path), overwrite
+        if self.path.exists() and not overwrite:
+            raise SettingsError(f"{self.path} exists already; choose another name, or overwrite it with --force")
+        if self.path.exists() and not (self.path / MANIFEST).is_file():
+            raise SettingsError(f"{self.path} exists and is not a model; it is left alone, choose another name")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
+        except OSError as error:
+            raise SettingsError(f"cannot write to {self.path.parent}: {error.strerror}") from error
+        os.chmod(self.folder, 0o777 & ~_umask())
+        self._arrays: dict[str, ArrayWriter] = {}
+
+    def array(self, name: str, dtype: str) -> ArrayWriter:
+        """A new array of the model."""
+        self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype)
+        return self._arrays[name]
+
+    def scratch(self, shape: tuple[int, ...]) -> np.ndarray:
+        """A zeroed uint32 array on disk that is gone when this process is."""
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            file.truncate(int(np.prod(shape)) * 4)
+            return np.memmap(file, np.uint32, "r+", shape=shape)
+
+    def load(self, name: str) -> np.ndarray:
+        """An array that has been written, mapped."""
+        self._arrays[name].close()
+        return open_array(self._arrays[name].path)
+
+    def drop(self, name: str) -> None:
+        """Take out an array that was needed on the way only."""
+        self._arrays[name].close()
+        self._arrays.pop(name).path.unlink()
+
+    def finish(self, manifest: dict[str, Any], threads: int = 1) -> None:
+        """Sync everything, write the manifest, and give the folder its name."""
+        for array in self._arrays.values():
+            array.close()
+        files = sorted(p for p in self.folder.iterdir() if p.is_file())
+        entries: dict[str, Any] = {}
+
+        def describe(path: Path) -> None:
+            entries[path.name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+            _sync(path)
+
+        parallel.run(describe, files, threads)
+        whole = {"format": FORMAT, "version": VERSION, **manifest, "files": dict(sorted(entries.items()))}
+        path = self.folder / MANIFEST
+        path.write_text(json.dumps(whole, indent=1) + "\n")
+        _sync(path)
+        self._rename()
+
+    def _rename(self) -> None:
+        old = None
+        if self.overwrite and self.path.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.old.", dir=self.path.parent))
+            os.rename(self.path, old)
+        os.rename(self.folder, self.path)
+        _sync(self.path.parent)
+        if old is not None:
+            shutil.rmtree(old)
+
+    def __enter__(self) -> ModelWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for array in self._arrays.values():
+            array.close()
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_array(path: Path) -> np.ndarray:
+    """An array mapped into memory. Mapped copy-on-write, so that kernels see one kind of array everywhere."""
+    try:
+        return np.asarray(np.load(path, mmap_mode="c" if path.stat().st_size > 128 else None))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: not a readable array ({error}); rebuild the model") from error
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a model folder, checked as far as it can be without reading the arrays."""
+    path = Path(path)
+    if not path.exists():
+        raise FormatError(f"{path}: no such model")
+    file = path / MANIFEST
+    if not file.is_file():
+        raise FormatError(f"{path} is not a model: expected a folder with {MANIFEST}, as written by snm train")
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_text())
+        found = manifest["format"], manifest["version"]
+        files = manifest["files"].items()
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise FormatError(f"{file} is damaged ({type(error).__name__}: {error}); restore or rebuild the model") from error
+    if found != (FORMAT, VERSION):
+        raise FormatError(
+            f"{path} has format {found[0]} version {found[1]}; this program reads {FORMAT} version {VERSION}; "
+            f"rebuild the model with this version of snm, or read it with the one that wrote it"
+        )
+    for name, entry in files:
+        size = (path / name).stat().st_size if (path / name).is_file() else None
+        if size != entry["bytes"]:
+            state = "is missing" if size is None else f"has {size} bytes"
+            raise FormatError(f"{path / name} {state}; expected {entry['bytes']} bytes; restore or rebuild the model")
+    return manifest
+
+
+def check_files(path: Path, manifest: dict[str, Any], advance: Callable[[int], None] = lambda n: None) -> None:
+    """Compare every file's checksum with the manifest's."""
+    for name, entry in manifest["files"].items():
+        if file_sha256(path / name) != entry["sha256"]:
+            raise FormatError(f"{path / name}: its checksum differs from the manifest's; restore or rebuild the model")
+        advance(entry["bytes"])
