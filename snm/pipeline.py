@@ -269,6 +269,7 @@ class _Run:
             "written_by": f"snm {__version__}",
             "features": self.spec.text,
             "layout": asdict(layout),
+            "hash_bits": layout.hash_bits,
             "index": {"low": index.low, "shift": index.shift},
             "vocabulary": {"words": len(self.vocabulary), "closed": self.vocabulary.closed},
             "rows": self.n_rows,

@@ -1,0 +1,425 @@
+"""The command line: parse, call, print. Everything heavy is imported inside the commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from snm import __version__
+from snm.errors import SnmError
+
+if TYPE_CHECKING:
+    from snm.evaluation import PerplexityReport
+    from snm.model import SnmModel
+
+Command = Callable[..., Any]
+
+
+class Size(click.ParamType):
+    """A number of bytes such as 500M or 4G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        number, unit = value[:-1], value[-1:].upper()
+        if value.isdigit():
+            return int(value)
+        try:
+            return int(float(number) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit])
+        except (KeyError, ValueError):
+            self.fail(f"{value!r} is not a size; expected a number with K, M, G or T, such as 4G", param, ctx)
+
+
+class Group(click.Group):
+    """Turns every error that is for a person into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SnmError as error:
+            _end(str(error), 2)
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(141)
+        except KeyboardInterrupt:
+            _end("interrupted; nothing was written", 130)
+        except (OSError, MemoryError) as error:
+            _end(f"{error}" or "out of memory; give less --memory or a smaller text", 1)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    click.echo(f"snm: {message}", err=True)
+    sys.exit(code)
+
+
+def _import(ctx: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
+    sys.path.insert(0, "")
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise click.BadParameter(f"cannot import {module}: {error}") from error
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="snm")
+def main() -> None:
+    """Sparse non-negative matrix language models: train, score, predict, explain."""
+
+
+# ---------------------------------------------------------------------------------------------
+# shared options and output
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+threads_option = click.option("--threads", type=click.IntRange(1), help="Threads.  [default: all cores]")
+import_option = click.option(
+    "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=_import,
+    help="Import a Python module first, one that registers feature families.",
+)  # fmt: skip
+model_argument = click.argument("path", metavar="MODEL")
+
+
+def _threads(threads: int | None) -> int:
+    from snm.parallel import default_threads
+
+    return threads or default_threads()
+
+
+@contextmanager
+def _bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal's standard error, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda n: None
+        return
+    lock = threading.Lock()
+    if total:
+        with click.progressbar(length=total, label=f"{label:<14}", file=sys.stderr, width=40) as bar:
+
+            def advance(n: int) -> None:
+                with lock:
+                    bar.update(n)
+
+            yield advance
+        return
+    done = 0
+
+    def count(n: int) -> None:
+        nonlocal done
+        with lock:
+            done += n
+            click.echo(f"\r{label:<14}  {done / 1e6:.0f} MB", err=True, nl=False)
+
+    yield count
+    click.echo(err=True)
+
+
+def _notify(quiet: bool) -> Callable[[str], None]:
+    return (lambda message: None) if quiet else (lambda message: click.echo(message, err=True))
+
+
+def _load(path: str) -> SnmModel:
+    import snm
+
+    return snm.load(path)
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def _print_perplexity(report: PerplexityReport) -> None:
+    rows = [
+        ("sentences", f"{report.sentences:,}"),
+        ("tokens", f"{report.tokens:,}  (every word and sentence end)"),
+        ("out of vocabulary", f"{report.oov:,}  ({report.oov_rate:.2%})"),
+        ("log10 probability", f"{report.logprob10:.2f}"),
+        ("perplexity", f"{report.ppl:.2f}"),
+        ("  without OOVs", f"{report.ppl_no_oov:.2f}"),
+        ("seconds", f"{report.seconds:.2f}"),
+    ]
+    for name, value in rows:
+        click.echo(f"{name:<18} {value}")
+
+
+# ---------------------------------------------------------------------------------------------
+# commands
+
+
+@main.command()
+@click.argument("text", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, help="Folder of the model to write.")
+@click.option("--preset", help="Features by name: snm2 … snm10, snm5-skip, snm5-skip-only, snm10-skip.  [default: snm5]")
+@click.option("--features", help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'.")
+@click.option("--dev", multiple=True, help="Held-out text: training stops when its perplexity rises.")
+@click.option("--min-count", type=click.IntRange(1), default=3, show_default=True,
+              help="Words seen less often are <UNK>.")  # fmt: skip
+@click.option("--max-words", type=click.IntRange(1), help="Keep the most frequent words only.")
+@click.option("--vocab", help="File with the vocabulary, one word a line, instead of the text's own.")
+@click.option("--closed", is_flag=True, help="Closed vocabulary: <UNK> is never predicted.")
+@click.option("--loss", type=click.Choice(["leave-one-out", "poisson", "multinomial"]), default="leave-one-out",
+              show_default=True, help="Poisson with or without leave-one-out, or multinomial on held-out text.")  # fmt: skip
+@click.option("--optimiser", type=click.Choice(["adagrad", "sgd"]), default="adagrad", show_default=True)
+@click.option("--rate", type=float, help="Learning rate.  [default: 0.02 for adagrad, 0.002 for sgd]")
+@click.option("--accumulator", type=float, default=1.0, show_default=True,
+              help="What AdaGrad's sums of squares start at.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1), default=4096, show_default=True,
+              help="Events a step of the multinomial loss.")  # fmt: skip
+@click.option("--passes", type=click.IntRange(0), default=1, show_default=True,
+              help="Most passes over the events; 0 leaves relative frequencies.")  # fmt: skip
+@click.option("--events", type=click.IntRange(1), help="Train on about this many events, drawn by sentence.  [default: all]")
+@click.option("--slots", type=click.IntRange(1), help="Slots of the table of metafeature weights.  [default: half the links]")
+@click.option("--metafeatures", default="all", show_default=True,
+              help="Conjunctions such as 'type+link-count, target'; 'all, -feature' ablates one of feature, type, "
+                   "feature-count, target, link-count.")  # fmt: skip
+@click.option("--feature-buckets", type=click.IntRange(1, 2), default=1, show_default=True,
+              help="log2 buckets of a feature count.")  # fmt: skip
+@click.option("--link-buckets", type=click.IntRange(1, 2), default=2, show_default=True,
+              help="log2 buckets of a link count.")  # fmt: skip
+@click.option("--merge/--no-merge", default=True, show_default=True,
+              help="One look-up for metafeatures that coincide.")  # fmt: skip
+@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory to stay inside while counting.")
+@click.option("--partitions", type=click.IntRange(1), help="Partitions of the counts.  [default: what the memory needs]")
+@threads_option
+@click.option("--seed", type=int, default=1, show_default=True,
+              help="Seed of all random choices. One thread gives the same model, bit for bit; several differ a little.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite a model of that name.")
+@click.option("--quiet", is_flag=True, help="Say nothing but errors.")
+@import_option
+@json_option
+def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Train a model on TEXT: files (plain, gz, xz, zst), folders, globs, or - for standard input.
+
+    One sentence a line, words separated by white space.
+    """
+    from snm.pipeline import train as run
+
+    settings = _settings(options)
+    model = run(
+        text, output, settings, options["dev"], options["force"], _bar, _notify(quiet)
+    )  # fmt: skip
+    m = model.manifest
+    size = sum(entry["bytes"] for entry in m["files"].values())
+    if as_json:
+        _print_json({"model": output, "bytes": size, **{k: m[k] for k in ("features", "rows", "links", "text", "training")}})
+    else:
+        _notify(quiet)(f"wrote {output} ({size / 1e6:,.0f} MB)")
+
+
+def _settings(options: dict[str, Any]) -> Any:
+    from snm.features import PRESETS
+    from snm.metafeatures import MetafeatureSet
+    from snm.pipeline import Settings
+    from snm.training import TrainingSettings
+
+    preset, features = options["preset"], options["features"]
+    if preset and features:
+        raise click.UsageError("--preset and --features exclude each other; give one of them")
+    if preset and preset not in PRESETS:
+        raise click.BadParameter(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}", param_hint="--preset")
+    metafeatures = MetafeatureSet.parse(
+        options["metafeatures"], options["feature_buckets"], options["link_buckets"], options["merge"]
+    )
+    names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots")
+    return Settings(
+        features=features or preset or "snm5",
+        vocabulary=Path(options["vocab"]) if options["vocab"] else None,
+        training=TrainingSettings(metafeatures=metafeatures, **{name: options[name] for name in names}),
+        threads=_threads(options["threads"]),
+        **{name: options[name] for name in ("min_count", "max_words", "closed", "memory", "partitions", "seed")},
+    )
+
+
+@main.command()
+@model_argument
+@click.argument("text", nargs=-1, required=True)
+@threads_option
+@import_option
+@json_option
+def ppl(path: str, text: tuple[str, ...], threads: int | None, as_json: bool) -> None:
+    """Perplexity of TEXT under MODEL."""
+    from snm.corpus import encode_files
+    from snm.evaluation import perplexity
+
+    model = _load(path)
+    with _bar("reading", 0) as bar:
+        encoded = encode_files(text, model.vocabulary, bar)
+    report = perplexity(model, encoded, _threads(threads))
+    _print_json(asdict(report)) if as_json else _print_perplexity(report)
+
+
+@main.command()
+@model_argument
+@click.argument("text", nargs=-1)
+@click.option("--tokens", is_flag=True, help="Print every word with its log10 probability.")
+@import_option
+@json_option
+def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None:
+    """log10 probability of each line of TEXT (or of standard input), its end included.
+
+    A line of output for every line of input; a blank line for a blank one.
+    """
+    from snm.corpus import STDIN, read_lines
+
+    model = _load(path)
+    for lines in read_lines(text or [STDIN]):
+        for words in model.score_words(lines):
+            click.echo(_score_line(words, tokens, as_json))
+        sys.stdout.flush()
+
+
+def _score_line(words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
+    total = sum(p for _, p in words)
+    if as_json:
+        line: dict[str, Any] = {"logprob10": total if words else None, "tokens": len(words)}
+        if tokens:
+            line["words"] = [[word, p] for word, p in words]
+        return json.dumps(line, ensure_ascii=False)
+    if not words:
+        return ""
+    if tokens:
+        return f"{total:.6f}\t" + " ".join(f"{word}={p:.6f}" for word, p in words)
+    return f"{total:.6f}"
+
+
+@main.command(name="next")
+@model_argument
+@click.argument("words", default="")
+@click.option("-k", type=click.IntRange(1), default=10, show_default=True, help="How many.")
+@import_option
+@json_option
+def next_words(path: str, words: str, k: int, as_json: bool) -> None:
+    """The likeliest words after WORDS (none: at the start of a sentence)."""
+    found = _load(path).next_words(words, k)
+    if as_json:
+        _print_json([{"word": word, "probability": p} for word, p in found])
+    else:
+        for word, p in found:
+            click.echo(f"{p:.6f}  {word}")
+
+
+@main.command()
+@model_argument
+@click.option("-n", "count", type=click.IntRange(1), default=1, show_default=True, help="How many sentences.")
+@click.option("--prompt", default="", help="Words that each sentence begins with.")
+@click.option("--max-words", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1 likelier, above 1 wilder.")
+@click.option("--unknown", is_flag=True, help="Let <UNK> be drawn too.")
+@click.option("--seed", type=int, help="Seed, to get the same sentences again.")
+@import_option
+def generate(
+    path: str, count: int, prompt: str, max_words: int, temperature: float, unknown: bool, seed: int | None
+) -> None:
+    """Draw sentences from MODEL."""
+    model = _load(path)
+    for i in range(count):
+        click.echo(model.generate(None if seed is None else seed + i, prompt, max_words, temperature, unknown))
+
+
+@main.command()
+@model_argument
+@click.argument("sentence")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Features shown for a word.")
+@import_option
+@json_option
+def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
+    """Which features fired for every word of SENTENCE, and what each brought to its probability.
+
+    The shares of a word add up to its probability exactly. The weight of a feature is its part of
+    the whole distribution at that place.
+    """
+    explanations = _load(path).explain(sentence)
+    if as_json:
+        _print_json([asdict(explanation) for explanation in explanations])
+        return
+    for explanation in explanations:
+        click.echo(f"{explanation.word}  P = {explanation.probability:.6g}")
+        for part in explanation.parts[:top]:
+            click.echo(f"    {part.share:.6g}  ({part.share / explanation.probability:6.1%})  "
+                       f"weight {part.weight:.3f}  {part.feature}")  # fmt: skip
+        if len(explanation.parts) > top:
+            rest = sum(part.share for part in explanation.parts[top:])
+            click.echo(f"    {rest:.6g}  ({rest / explanation.probability:6.1%})  {len(explanation.parts) - top} others")
+
+
+@main.command()
+@model_argument
+@json_option
+def info(path: str, as_json: bool) -> None:
+    """What MODEL is: features, size, how it was trained."""
+    from snm.storage import read_manifest
+
+    m = read_manifest(Path(path))
+    if as_json:
+        _print_json(m)
+        return
+    size = sum(entry["bytes"] for entry in m["files"].values())
+    training, text = m["training"], m["text"]
+    rows = [
+        ("features", m["features"]),
+        ("vocabulary", f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"),
+        ("rows", f"{m['rows']:,} features"),
+        ("links", f"{m['links']:,} feature-target pairs"),
+        ("size", f"{size:,} bytes, {size / m['links']:.1f} a link"),
+        ("hash", f"{m['hash_bits']} bits; {m['expected_collisions']:.2g} features expected to share a key"),
+        ("trained on", f"{text['tokens']:,} tokens in {text['sentences']:,} sentences, {text['oov']:,} out of vocabulary"),
+        ("loss", f"{training['loss']}, {training['optimiser']} at {training['rate']}, kept pass {training['best_pass']}"),
+        ("metafeatures", f"{len(training['metafeatures'].split(','))} conjunctions, {training['slots']:,} slots"),
+        ("written by", f"{m['written_by']}, format {m['version']}"),
+    ]
+    for name, value in rows:
+        click.echo(f"{name:<13} {value}")
+
+
+@main.command()
+@model_argument
+@click.argument("text", nargs=-1)
+@click.option("--contexts", type=click.IntRange(1), default=1000, show_default=True, help="Contexts to add up.")
+@import_option
+@json_option
+def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> None:
+    """Check MODEL: checksums, rows and row sums, and that probabilities sum to one.
+
+    The sum of P(w | h) over the whole vocabulary is taken for contexts h of TEXT, or, without one, of
+    sentences drawn from the model.
+    """
+    from snm.corpus import encode_files
+    from snm.evaluation import generated_text
+    from snm.evaluation import verify as check
+
+    model = _load(path)
+    encoded = encode_files(text, model.vocabulary) if text else generated_text(model, max(1, contexts // 20))
+    with _bar("adding up", contexts) as bar:
+        report = check(model, encoded, contexts, bar)
+    if as_json:
+        _print_json(asdict(report))
+        return
+    click.echo("checksums, rows and row sums are as they should be")
+    click.echo(
+        f"over {report.contexts:,} contexts ({report.at_start} sentence starts, {report.with_unknown} with <UNK>), "
+        f"the sum of all probabilities is at most {report.worst:.1e} away from 1"
+    )
+
+
+@main.command()
+@click.option("-o", "--output", help="Keep the models in this folder.")
+@threads_option
+def demo(output: str | None, threads: int | None) -> None:
+    """Train on the English that Python carries with it, and show what the models can do."""
+    from snm.demo import run
+
+    run(output, _threads(threads), _bar, click.echo)
+
+
+if __name__ == "__main__":
+    main()

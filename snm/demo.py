@@ -1,0 +1,100 @@
+"""The built-in corpus, and a tour of what a model can do with it.
+
+Every Python carries English prose: the language reference of `pydoc_data.topics` and the docstrings of
+the standard library. Nothing is downloaded and nothing of it is kept in the repository.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from snm.progress import Progress
+
+_WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?|\d+|[.,;:?!()]")
+_SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n\s*\n")
+_LEAST_WORDS = 4
+
+
+def documents() -> Iterator[str]:
+    """The prose, one document after another, in a fixed order."""
+    from pydoc_data.topics import topics
+
+    for name in sorted(topics):
+        yield topics[name]
+    for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
+        if not {"site-packages", "test", "tests", "idlelib", "lib2to3"} & set(path.parts):
+            yield "\n\n".join(_docstrings(path))
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+
+
+def sentences(document: str) -> list[str]:
+    """Sentences of lower-case words and punctuation, those of a few words left out."""
+    split = (_WORD.findall(piece.lower()) for piece in _SENTENCE_END.split(document))
+    return [" ".join(words) for words in split if len(words) >= _LEAST_WORDS]
+
+
+def write_corpus(folder: Path) -> tuple[Path, Path]:
+    """Training text, and every tenth document as test text."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    seen: set[str] = set()
+    for number, document in enumerate(documents()):
+        new = [s for s in sentences(document) if s not in seen]
+        seen.update(new)
+        parts[number % 10 == 9].extend(new)
+    paths = folder / "train.txt", folder / "test.txt"
+    for path, lines in zip(paths, parts, strict=True):
+        path.write_text("".join(line + "\n" for line in lines))
+    return paths
+
+
+def run(output: str | None, threads: int, progress: Progress, echo: Callable[[str], object]) -> None:
+    """Train two models on the built-in corpus and print what they do."""
+    from snm.corpus import encode_files
+    from snm.evaluation import check_sums, perplexity
+    from snm.pipeline import Settings, train
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(output or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        train_text, test_text = write_corpus(Path(scratch))
+        echo("The English that Python carries: its language reference and the docstrings of its library.\n")
+        for preset in ("snm5", "snm10-skip"):
+            settings = Settings(features=preset, threads=threads)
+            model = train([train_text], folder / preset, settings, overwrite=True, progress=progress)
+            test = encode_files([test_text], model.vocabulary)
+            report = perplexity(model, test, threads)
+            text = model.manifest["text"]
+            if preset == "snm5":
+                echo(f"  training text     {text['tokens']:,} tokens, {len(model.vocabulary):,} words")
+                echo(f"  test text         {report.tokens:,} tokens of other documents\n")
+            echo(f"  {preset:<11} {model.manifest['links']:>12,} links    perplexity {report.ppl:7.2f}")
+        sums = check_sums(model, test, 200)
+        echo(f"\nOver {sums.contexts} contexts all probabilities add up to 1 within {sums.worst:.0e}.")
+        echo("\nWhat follows “the name of the”, by snm10-skip:")
+        for word, p in model.next_words("the name of the", 5):
+            echo(f"  {p:.4f}  {word}")
+        echo("\nWhy “value” after “return the default”:")
+        explanation = model.explain("return the default value")[3]
+        for part in explanation.parts[:6]:
+            echo(f"  {part.share:.4f} of {explanation.probability:.4f}  {part.feature}")
+        echo("\nThree sentences drawn from it:")
+        for seed in range(3):
+            echo(f"  {model.generate(seed, max_words=30, temperature=0.7)}")
+        if output:
+            echo(f"\nThe models are in {folder}; try: snm next {folder / 'snm10-skip'} 'the name of the'")

@@ -1,0 +1,72 @@
+"""What several test files need: small corpora, generated and real."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from snm.corpus import Text
+from snm.features import Extractor, FeatureSpec, KeyLayout
+from snm.vocabulary import BEGIN, END, Vocabulary
+
+# the first example of a property compiles kernels, so no example has a deadline
+settings.register_profile("snm", deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+settings.load_profile("snm")
+
+
+def text_of(sentences: list[list[int]]) -> Text:
+    """Sentences of word ids (3 and up, or 2 for <UNK>) as a text."""
+    tokens = [t for sentence in sentences for t in (BEGIN, *sentence, END)]
+    return Text(np.array(tokens, np.uint32), len(sentences))
+
+
+def vocabulary_of(size: int, closed: bool = False) -> Vocabulary:
+    return Vocabulary([f"w{i}" for i in range(size - 3)], closed)
+
+
+def random_text(seed: int, sentences: int = 40, words: int = 12, longest: int = 14) -> Text:
+    """Sentences with repetitions, so that counts above one are common."""
+    random = np.random.default_rng(seed)
+    return text_of([(2 + random.zipf(1.6, random.integers(1, longest)) % words).tolist() for _ in range(sentences)])
+
+
+def extractor_of(features: str, text: Text, words: int, closed: bool = False) -> Extractor:
+    spec = FeatureSpec(features)
+    layout = KeyLayout.for_work(words, len(spec.types), text.events * len(spec.slots))
+    return Extractor(spec, layout, vocabulary_of(words, closed))
+
+
+SMALL_SKIPS = "ngram(0..3) + skip(r=1..2, s=1..2, words=1..3) + skip(r=1, s=1..*, words=1..2, tied, cap=6)"
+
+
+@pytest.fixture(scope="session")
+def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small training text with grammar enough to learn something from."""
+    random = np.random.default_rng(7)
+    subjects, verbs, objects = ["the cat", "a dog", "the old man"], ["sees", "likes", "eats"], ["fish", "the cat", "cake"]
+    lines = [" ".join([random.choice(subjects), random.choice(verbs), random.choice(objects)]) for _ in range(400)]
+    path = tmp_path_factory.mktemp("corpus") / "train.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def model_path(corpus_file: Path) -> Path:
+    from snm.pipeline import Settings, train
+
+    path = corpus_file.parent / "small.model"
+    train([corpus_file], path, Settings(features=SMALL_SKIPS, threads=1))
+    return path
+
+
+def shared_data(*parts: str) -> Path:
+    """Real text beside the repository; the test is skipped where there is none."""
+    root = Path(os.environ.get("SNM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    path = root.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"needs real text at {path} (set SNM_DATA to its folder)")
+    return path

@@ -1,0 +1,297 @@
+"""Kernels against the oracle: features, counts, gradients, steps, M, row sums, probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snm import reference
+from snm.corpus import Text
+from snm.counting import Counter, Counts, unigram_counts
+from snm.features import Extractor
+from snm.kernels import adjustment as kernel
+from snm.metafeatures import MetafeatureSet
+from snm.rows import RowIndex
+from snm.training import Adjustment, Annotations, HeldOut, TrainingSettings, bucket_hashes
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
+
+SPECS = ["ngram(0..4)", SMALL_SKIPS, "snm5-skip", "snm5-skip-only", "snm10-skip"]
+WORDS = 14  # vocabulary of the generated texts
+
+
+def all_counts(text: Text, extractor: Extractor, **options: int) -> Counts:
+    """All partitions and the empty feature's row put together."""
+    parts = [unigram_counts(text, extractor), *Counter(text, extractor, 1 << 30, **options)]
+    ends = np.cumsum([len(p.targets) for p in parts])
+    offsets = [p.offsets[:-1] + end - len(p.targets) for p, end in zip(parts, ends, strict=True)]
+    return Counts(
+        np.concatenate([p.features for p in parts]),
+        np.concatenate([p.totals for p in parts]),
+        np.append(np.concatenate(offsets), ends[-1]),
+        np.concatenate([p.targets for p in parts]),
+        np.concatenate([p.counts for p in parts]),
+    )
+
+
+def as_dictionary(counts: Counts, values: np.ndarray) -> dict[tuple[int, int], float]:
+    """{(feature key, target): value}"""
+    keys = np.repeat(counts.features, np.diff(counts.offsets))
+    return dict(zip(zip(keys.tolist(), counts.targets.tolist(), strict=True), values.tolist(), strict=True))
+
+
+def oracle_counts(text: Text, extractor: Extractor) -> reference.Counts:
+    return reference.count(extractor.spec, reference.to_sentences(text.tokens), len(extractor.vocabulary))
+
+
+def key(extractor: Extractor, feature: reference.Feature) -> int:
+    return reference.key_of(extractor.spec, extractor.layout, feature)
+
+
+def oracle_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray) -> reference.Adjustment:
+    doubled = metafeatures.feature_buckets == 2, metafeatures.link_buckets == 2
+    hashes = bucket_hashes("feature-count"), bucket_hashes("link-count")
+    return reference.Adjustment(extractor.spec, extractor.layout, metafeatures.masks(), table, doubled, hashes)
+
+
+def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: int = 0) -> Adjustment:
+    """Weights away from zero, so that every metafeature matters."""
+    made = Adjustment(extractor, settings, settings.slots or 1 << 20)
+    made.table[:, 0] = np.random.default_rng(seed).normal(0, 0.1, len(made.table))
+    return made
+
+
+def annotated(text: Text, extractor: Extractor) -> Annotations:
+    annotations = Annotations(text, extractor, lambda shape: np.zeros(shape, np.uint32))
+    annotations.add_unigrams(unigram_counts(text, extractor))
+    for part in Counter(text, extractor, 1 << 30, partitions=3):
+        annotations.add(part, RowIndex.build(part.features), 1, lambda n: None)
+    return annotations
+
+
+texts = st.lists(st.lists(st.integers(2, WORDS - 1), min_size=1, max_size=25), min_size=1, max_size=12).map(text_of)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@given(text=texts)
+def test_features_and_counts_are_the_oracles(spec: str, text: Text) -> None:
+    extractor = extractor_of(spec, text, WORDS)
+    expected = {
+        (key(extractor, feature), target): n
+        for feature, row in oracle_counts(text, extractor).items()
+        for target, n in row.items()
+    }
+    counts = all_counts(text, extractor)
+    assert as_dictionary(counts, counts.counts) == expected
+    totals = np.add.reduceat(counts.counts, counts.offsets[:-1], dtype=np.uint64)
+    assert np.array_equal(totals, counts.totals)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_distinct_features_have_distinct_keys_and_know_their_type(spec: str) -> None:
+    text = random_text(3, 200, WORDS - 2, 30)
+    extractor = extractor_of(spec, text, WORDS)
+    features = list(oracle_counts(text, extractor))
+    keys = [key(extractor, feature) for feature in features]
+    assert len(set(keys)) == len(features)
+    assert extractor.layout.type_of(np.array(keys, np.uint64)).tolist() == [kind for kind, _ in features]
+
+
+METAFEATURES = [
+    MetafeatureSet.parse(),
+    MetafeatureSet.parse(merged=False),
+    MetafeatureSet.parse(feature_buckets=2, link_buckets=2, merged=False),
+    MetafeatureSet.parse(feature_buckets=2, link_buckets=2),
+    MetafeatureSet.parse(link_buckets=1),
+    MetafeatureSet.parse("all, -feature"),
+    MetafeatureSet.parse("type+link-count, target, feature-count+link-count"),
+]
+
+
+@pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
+@pytest.mark.parametrize("metafeatures", METAFEATURES, ids=lambda m: f"{len(m.masks())}masks")
+def test_gradients_are_the_oracles(metafeatures: MetafeatureSet, loss: str) -> None:
+    text = random_text(5)
+    extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+    made = random_adjustment(extractor, TrainingSettings(metafeatures=metafeatures))
+    found, _ = kernel_gradients(text, extractor, made, loss == "leave-one-out")
+    counts, oracle = oracle_counts(text, extractor), oracle_adjustment(extractor, metafeatures, made.table)
+    compared = 0
+    for k, (context, target) in enumerate(reference.events(reference.to_sentences(text.tokens))):
+        parts = reference.gradients(extractor.spec, counts, oracle, context, target, loss == "leave-one-out")
+        expected = {key(extractor, feature): pair for feature, pair in parts.items()}
+        assert found[k].keys() == expected.keys()
+        for feature, pair in expected.items():
+            assert found[k][feature] == pytest.approx(pair, rel=1e-6)
+            compared += 1
+    assert compared > 1000
+
+
+def kernel_gradients(
+    text: Text, extractor: Extractor, made: Adjustment, leave_one_out: bool
+) -> tuple[list[dict[int, tuple[float, float]]], float]:
+    """Of every event {feature key: (negative part, positive part)}, and the summed loss."""
+    tokens = text.tokens
+    keys = extractor.keys(tokens, 0, len(tokens))
+    values = annotated(text, extractor).values
+    gradients = np.full((len(tokens), extractor.n_slots, 2), np.nan)
+    loss = kernel.train_events(keys, tokens, values, leave_one_out, 0.0, *made.arguments, gradients)
+    events = []
+    for k in np.flatnonzero(tokens != 0):
+        used = [q for q in range(extractor.n_slots) if not np.isnan(gradients[k, q, 0])]
+        events.append({int(keys[q, k]): tuple(gradients[k, q].tolist()) for q in used})
+    return events, loss
+
+
+@pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
+@pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
+@pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks")
+def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimiser: str) -> None:
+    text = random_text(11, 12)
+    extractor = extractor_of("ngram(0..2) + skip(r=1, s=1..3, a=0, tied)", text, WORDS)
+    settings = TrainingSettings(
+        loss=loss, optimiser=optimiser, rate=0.05, metafeatures=metafeatures, slots=1 << 22
+    )
+    made = Adjustment(extractor, settings, settings.slots or 0)
+    oracle = oracle_adjustment(extractor, metafeatures, made.table.copy())
+    annotated(text, extractor).train(made, settings, 1, lambda n: None)
+    counts = oracle_counts(text, extractor)
+    for context, target in reference.events(reference.to_sentences(text.tokens)):
+        order = sorted(reference.features_of(extractor.spec, context), key=lambda f: slot_order(extractor, context, f))
+        reference.train_event(extractor.spec, counts, oracle, context, target, order, 0.05, loss == "leave-one-out")
+    assert np.count_nonzero(oracle.table[:, 0]) > 500
+    np.testing.assert_allclose(made.table, oracle.table, rtol=1e-5, atol=1e-7)
+
+
+def slot_order(extractor: Extractor, context: list[int], feature: reference.Feature) -> int:
+    """The first slot at which a feature of this event stands."""
+    tokens = np.array([*context, 1], np.uint32)
+    column = extractor.keys(tokens, len(context), len(tokens))[:, 0].tolist()
+    return column.index(key(extractor, feature))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks")
+def test_matrix_row_sums_and_probabilities_are_the_oracles(spec: str, metafeatures: MetafeatureSet) -> None:
+    text = random_text(13, 25)
+    extractor = extractor_of(spec, text, WORDS)
+    made = random_adjustment(extractor, TrainingSettings(metafeatures=metafeatures))
+    counts = all_counts(text, extractor)
+    weights, sums = made.weigh(counts, threads=2)
+    m = reference.matrix(oracle_counts(text, extractor), oracle_adjustment(extractor, metafeatures, made.table))
+    expected = {(key(extractor, f), j): v for f, row in m.items() for j, v in row.items()}
+    assert as_dictionary(counts, weights) == pytest.approx(expected, rel=1e-6)
+    row_sums = {key(extractor, f): sum(row.values()) for f, row in m.items()}
+    assert dict(zip(counts.features.tolist(), sums.tolist(), strict=True)) == pytest.approx(row_sums, rel=1e-6)
+
+    other = random_text(17, 10)  # held-out text: features that were never seen among it
+    held_out = HeldOut(other, extractor)
+    held_out.add(counts, RowIndex.build(counts.features))
+    held_out.finish()
+    expected_ppl = reference.perplexity(extractor.spec, m, reference.to_sentences(other.tokens))
+    assert held_out.perplexity(made) == pytest.approx(expected_ppl, rel=1e-6)
+
+
+def small_case() -> tuple[Text, Extractor, TrainingSettings, Adjustment]:
+    """Every word of the vocabulary occurs: the aggregated gradient knows no events of words that do not."""
+    text = random_text(19, 12, 8, 8)
+    text = Text(np.concatenate([text.tokens, text_of([[*range(2, 10), 9, 8]]).tokens]), text.sentences + 1)
+    extractor = extractor_of("ngram(0..2) + skip(r=1, s=1, a=0..1)", text, 10)
+    settings = TrainingSettings(slots=500, metafeatures=MetafeatureSet.parse(merged=False))
+    return text, extractor, settings, random_adjustment(extractor, settings)
+
+
+def numerical_derivatives(loss: object, table: np.ndarray, slots: list[int], step: float = 1e-4) -> list[float]:
+    """Central differences of a loss with respect to some weights, in double precision."""
+    found = []
+    for slot in slots:
+        at = []
+        for sign in (1, -1):
+            table[slot, 0] += sign * step
+            at.append(loss())  # type: ignore[operator]
+            table[slot, 0] -= sign * step
+        found.append((at[0] - at[1]) / (2 * step))
+    return found
+
+
+def busiest_slots(gradient: np.ndarray) -> list[int]:
+    return np.argsort(-np.abs(gradient))[:25].tolist()
+
+
+@pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
+def test_poisson_gradient_is_the_derivative_of_the_loss(loss: str) -> None:
+    """The aggregated gradient, summed over a pass, against numerical derivatives of the full loss of every event."""
+    text, extractor, settings, made = small_case()
+    leave_one_out = loss == "leave-one-out"
+    counts, table = oracle_counts(text, extractor), made.table.astype(np.float64)
+    oracle = oracle_adjustment(extractor, settings.metafeatures, table)
+    sentences = reference.to_sentences(text.tokens)
+    if leave_one_out:
+        # C_i* = 1 means that the feature vanishes; the oracle's y' leaves it out of both terms too
+        def total() -> float:
+            return sum(
+                reference.poisson_loss(reference.left_out_prediction(extractor.spec, counts, oracle, c, t), t)
+                for c, t in reference.events(sentences)
+            )
+    else:
+
+        def total() -> float:
+            m = reference.matrix(counts, oracle)
+            return sum(
+                reference.poisson_loss(reference.prediction(m, reference.features_of(extractor.spec, c)), t)
+                for c, t in reference.events(sentences)
+            )
+
+    gradient, kernel_loss = summed_gradient(text, extractor, made, oracle, counts, leave_one_out)
+    slots = busiest_slots(gradient)
+    assert gradient[slots] == pytest.approx(numerical_derivatives(total, table, slots), rel=1e-4, abs=1e-6)
+    assert kernel_loss == pytest.approx(total(), rel=1e-6)
+
+
+def summed_gradient(
+    text: Text, extractor: Extractor, made: Adjustment, oracle: reference.Adjustment,
+    counts: reference.Counts, leave_one_out: bool,
+) -> tuple[np.ndarray, float]:  # fmt: skip
+    """The kernel's gradients of all events, carried to the slots of the table."""
+    found, loss = kernel_gradients(text, extractor, made, leave_one_out)
+    gradient = np.zeros(len(made.table))
+    for parts, (context, target) in zip(found, reference.events(reference.to_sentences(text.tokens)), strict=True):
+        for feature in reference.features_of(extractor.spec, context):
+            if key(extractor, feature) not in parts:
+                continue
+            g_n, g_p = parts[key(extractor, feature)]
+            total, link = sum(counts[feature].values()) - leave_one_out, counts[feature][target]
+            for _, slot, w, m in oracle.metafeatures(feature, target, total, link):
+                gradient[slot] += g_n * w * m
+            if link > leave_one_out:
+                for _, slot, w, m in oracle.metafeatures(feature, target, total, link - leave_one_out):
+                    gradient[slot] += g_p * w * m
+    return gradient, loss
+
+
+def test_multinomial_gradient_is_the_derivative_of_the_loss() -> None:
+    text, extractor, settings, made = small_case()
+    counts = all_counts(text, extractor)
+    other = random_text(23, 6, 8, 8)
+    held_out = HeldOut(other, extractor)
+    held_out.add(counts, RowIndex.build(counts.features))
+    held_out.finish()
+    gradient = np.zeros(len(made.table), np.float64)
+    weights, sums = (np.zeros(len(a), np.float64) for a in (held_out.counts.targets, held_out.counts.features))
+    loss = held_out._train_batch(held_out.events, made, 0.0, weights, sums, gradient)
+
+    table = made.table.astype(np.float64)
+    oracle = oracle_adjustment(extractor, settings.metafeatures, table)
+    c = oracle_counts(text, extractor)
+
+    def total() -> float:
+        m = reference.matrix(c, oracle)
+        return sum(
+            reference.multinomial_loss(reference.prediction(m, reference.features_of(extractor.spec, context)), target)
+            for context, target in reference.events(reference.to_sentences(other.tokens))
+        )
+
+    assert loss == pytest.approx(total(), rel=1e-6)
+    slots = busiest_slots(gradient)
+    assert gradient[slots] == pytest.approx(numerical_derivatives(total, table, slots), rel=1e-4, abs=1e-6)
