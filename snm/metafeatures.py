@@ -110,39 +110,49 @@ def _known(name: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Conjunctions in an order in which each is its parent and one more elementary metafeature.
+    """The conjunctions in the order the kernels take them.
 
-    Entry 0 is the empty conjunction. Entries up to `n_row` depend on the feature alone, up to
-    `n_target` also on the target, the rest on the link count too. Multiplicity 0 marks an entry
-    that is there only as a parent.
+    *Base* conjunctions hold no link count. Each is its parent and one more elementary metafeature; entry 0
+    is the empty one, entries up to `n_row` depend on the feature alone, the rest on the target too.
+    Multiplicity 0 marks an entry that is there only for others. *Link* conjunctions are a base one with
+    the link count's floor bucket, its ceiling, or both, in this order.
     """
 
-    parent: np.ndarray  # (entries,) int64
-    bit: np.ndarray  # (entries,) int64
-    multiplicity: np.ndarray  # (entries,) float64
+    parent: np.ndarray  # (bases,) int64
+    bit: np.ndarray  # (bases,) int64
+    multiplicity: np.ndarray  # (bases,) float64
     n_row: int
-    n_target: int
+    link_base: np.ndarray  # (links,) int64: index of the base conjunction
+    link_multiplicity: np.ndarray  # (links,) float64
+    variant_ends: np.ndarray  # (3,) int64: where the floors, ceilings and boths end
 
     @classmethod
     def of(cls, masks: dict[int, int]) -> Plan:
         wanted = {0}
         for mask in masks:
+            mask &= ~_LINK
             while mask:
                 wanted.add(mask)
                 mask ^= 1 << _last_bit(mask)
-        order = sorted(wanted, key=lambda m: (_section(m), m.bit_count(), m))
+        order = sorted(wanted, key=lambda m: (m >> TARGET & 1, m.bit_count(), m))
         index = {mask: i for i, mask in enumerate(order)}
         bits = [_last_bit(m) if m else 0 for m in order]
+        links = [[m for m in masks if m & _LINK == variant] for variant in _VARIANTS]
+        flat = [m for variant in links for m in variant]
         return cls(
             np.array([index[m ^ (1 << b)] if m else 0 for m, b in zip(order, bits, strict=True)], np.int64),
             np.array(bits, np.int64),
             np.array([masks.get(m, 0) for m in order], np.float64),
-            sum(_section(m) == 0 for m in order),
-            sum(_section(m) <= 1 for m in order),
+            sum(not m >> TARGET & 1 for m in order),
+            np.array([index[m & ~_LINK] for m in flat], np.int64),
+            np.array([masks[m] for m in flat], np.float64),
+            np.cumsum([len(variant) for variant in links]),
         )
 
 
-_ORDER = (LINK_COUNT_2, LINK_COUNT, TARGET, FEATURE_COUNT_2, FEATURE_COUNT, TYPE, FEATURE)
+_LINK = _mask(LINK_COUNT, LINK_COUNT_2)
+_VARIANTS = (_mask(LINK_COUNT), _mask(LINK_COUNT_2), _LINK)
+_ORDER = (TARGET, FEATURE_COUNT_2, FEATURE_COUNT, TYPE, FEATURE)
 
 
 def _last_bit(mask: int) -> int:
@@ -150,7 +160,9 @@ def _last_bit(mask: int) -> int:
     return next(bit for bit in _ORDER if mask >> bit & 1)
 
 
-def _section(mask: int) -> int:
-    if mask & _mask(LINK_COUNT, LINK_COUNT_2):
-        return 2
-    return 1 if mask & _mask(TARGET) else 0
+# Where the weights of a link count's buckets lie. All conjunctions that differ in the link count alone
+# share a line of eight slots: the line is found by the hash of the others, and the slot inside it by a code
+# of three bits. A line holds the buckets of four powers of two; higher buckets go to further lines.
+BUCKETS_A_LINE = 4
+FLOOR_CODES = (1, 2, 4, 3)  # of a bucket, modulo four
+PAIR_CODES = (0, 6, 7, 5)  # of a bucket with the next; no count lies between 1 and 2, so 0 is free

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from snm.features import FeatureSpec, KeyLayout
+from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES
 from snm.vocabulary import BEGIN, END, UNKNOWN
 
 Sentence = Sequence[int]  # token ids, <S> first and </S> last
@@ -137,9 +138,9 @@ class Adjustment:
             (self.spec.types[feature[0]].salt, 1.0),
             (int(self.bucket_hashes[0][bc]), 1.0 - lost_c if double_c else 1.0),
             (mix64(target ^ 0xA0761D6478BD642F), 1.0),
-            (int(self.bucket_hashes[1][bl]), 1.0 - lost_l if double_l else 1.0),
+            (0, 1.0 - lost_l if double_l else 1.0),
             (int(self.bucket_hashes[0][bc + 1]), lost_c if double_c else 0.0),
-            (int(self.bucket_hashes[1][bl + 1]), lost_l if double_l else 0.0),
+            (0, lost_l if double_l else 0.0),
         ]
         found = []
         for mask, multiplicity in self.masks.items():
@@ -148,9 +149,19 @@ class Adjustment:
                 if mask >> bit & 1:
                     h ^= value
                     weight *= strength
+            line, code = self._link_place(mask >> 4 & 1, mask >> 6 & 1, bl)
             if weight:
-                found.append((mask, (h >> 32) * len(self.table) >> 32, weight, multiplicity))
+                found.append((mask, ((h ^ line) >> 32) * len(self.table) >> 32 ^ code, weight, multiplicity))
         return found
+
+    def _link_place(self, floor: int, ceiling: int, bucket: int) -> tuple[int, int]:
+        """Hash of the line of eight slots, and code of the slot in it, that the link count adds."""
+        if not floor and not ceiling:
+            return 0, 0
+        bucket += not floor
+        codes = PAIR_CODES if floor and ceiling else FLOOR_CODES
+        line = bucket // BUCKETS_A_LINE
+        return (int(self.bucket_hashes[1][line]) if line else 0), codes[bucket % BUCKETS_A_LINE]
 
     def __call__(self, feature: Feature, target: int, total: int, link: int) -> float:
         found = self.metafeatures(feature, target, total, link)

@@ -8,6 +8,7 @@ that it touches are kept aside: they give its perplexity while training, and the
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ class Adjustment:
         layout, types = extractor.layout, extractor.spec.types
         metafeatures = settings.metafeatures
         self.plan = metafeatures.plan()
-        self.table = np.zeros((slots, 2 if settings.optimiser == "adagrad" else 1), np.float32)
+        self.table = _aligned_zeros(-(-slots // 8) * 8, 2 if settings.optimiser == "adagrad" else 1)
         if settings.optimiser == "adagrad":
             self.table[:, 1] = settings.accumulator
         self._keys = (
@@ -82,7 +83,7 @@ class Adjustment:
             np.uint64((1 << layout.type_bits) - 1),
             np.array([t.salt for t in types], np.uint64),
             bucket_hashes("feature-count"),
-            bucket_hashes("link-count"),
+            line_hashes(),
             metafeatures.feature_buckets == 2,
             metafeatures.link_buckets == 2,
         )
@@ -93,7 +94,8 @@ class Adjustment:
         plan = self.plan
         return (
             *self._keys, plan.parent, plan.bit, plan.multiplicity,
-            plan.n_row, plan.n_target, np.uint64(len(self.table)), self.table,
+            plan.n_row, plan.link_base, plan.link_multiplicity, plan.variant_ends,
+            np.uint64(len(self.table)), self.table,
         )  # fmt: skip
 
     def weigh(self, counts: Counts, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -115,9 +117,22 @@ class Adjustment:
 
 def bucket_hashes(name: str) -> np.ndarray:
     """A random 64-bit hash for each log2 bucket of a count."""
-    return np.random.Generator(np.random.PCG64(list(name.encode()))).integers(
-        0, 1 << 64, BUCKETS + 1, dtype=np.uint64, endpoint=False
-    )
+    digests = (hashlib.blake2b(f"{name} {b}".encode(), digest_size=8).digest() for b in range(BUCKETS + 1))
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def line_hashes() -> np.ndarray:
+    """What the line of a link count's bucket adds to the hash: nothing for the first line, which is the base's own."""
+    hashes = bucket_hashes("link-count")
+    hashes[0] = 0
+    return hashes
+
+
+def _aligned_zeros(slots: int, columns: int) -> np.ndarray:
+    """A table whose lines of eight slots are lines of the cache. (slots, columns) float32"""
+    raw = np.zeros(slots * columns + 16, np.float32)
+    skip = -raw.ctypes.data % 64 // 4
+    return raw[skip : skip + slots * columns].reshape(slots, columns)
 
 
 def _even_rows(offsets: np.ndarray, n: int) -> list[tuple[int, int]]:

@@ -1,9 +1,14 @@
 """The adjustment function: sums of metafeature weights, gradients, steps, and rows of M.
 
-A *plan* (`snm.metafeatures.Plan`) lists the conjunctions. `unit` holds the hashes of the seven
-elementary metafeatures of a link and `strength` their weights; a conjunction's hash is the XOR of
-its units, its weight the product of their strengths. `table` is (slots, 1 or 2) float32: the weight
-theta of a metafeature and, for AdaGrad, the sum of its squared gradients.
+A *plan* (`snm.metafeatures.Plan`) lists the conjunctions. `unit` holds the hashes of the elementary
+metafeatures of a link and `strength` their weights; the hash of a base conjunction is the XOR of its
+units, its weight the product of their strengths. A conjunction with the link count lies in the same line
+of eight slots as its base, so that one fetch from memory serves all of them: three times fewer fetches
+than with a place of its own for each. `table` is (slots, 1 or 2) float32: the weight theta of a
+metafeature and, for AdaGrad, the sum of its squared gradients.
+
+The conjunctions that a feature of an event meets are *entries*: a place in the table, and a weight
+in the negative part of its gradient and in the positive part (`weight[entry]`, two columns).
 """
 
 import math
@@ -13,8 +18,8 @@ from numba import njit
 
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, mix64, slot_of
+from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES
 
-_ONE = np.uint64(1)
 LARGEST_EXPONENT = 30.0  # exp() of more would leave float32 in a few multiplications
 
 
@@ -32,29 +37,78 @@ def log2_bucket(count):
 
 
 @njit(nogil=True, cache=True)
-def set_count(count, doubled, hashes, first, second, unit, strength):
-    """Enter a count's bucket as unit `first` and, where doubled, the next bucket as unit `second`."""
-    bucket, lost = log2_bucket(count)
-    unit[first] = hashes[bucket]
-    unit[second] = hashes[bucket + 1]
-    strength[first] = 1.0 - lost if doubled else 1.0
-    strength[second] = lost if doubled else 0.0
-    return bucket
+def set_units(key, total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength):
+    """Enter what is known of a feature: its identity, type and count."""
+    bucket, lost = log2_bucket(total)
+    unit[0] = mix64(key ^ FEATURE_SALT)
+    unit[1] = type_hashes[np.int64((key >> type_shift) & type_mask)]
+    unit[2] = count_hashes[bucket]
+    unit[5] = count_hashes[bucket + 1]
+    strength[2] = 1.0 - lost if count_doubled else 1.0
+    strength[5] = lost if count_doubled else 0.0
 
 
 @njit(nogil=True, cache=True)
-def add_up(begin, end, parent, bit, multiplicity, unit, strength, slots, table, hashes, weights, places):
-    """Sum of the weights of the conjunctions [begin, end); fills their hashes, weights and places in the table."""
+def add_bases(begin, end, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight, n, place, weight):
+    """Enter the base conjunctions [begin, end); return the number of entries and the sum of their weights."""
     total = 0.0
     for c in range(begin, end):
-        hashes[c] = hashes[parent[c]] ^ unit[bit[c]]
-        weights[c] = weights[parent[c]] * strength[bit[c]]
-        if multiplicity[c] > 0.0 and weights[c] != 0.0:
-            places[c] = np.int64(slot_of(hashes[c], slots))
-            total += multiplicity[c] * weights[c] * table[places[c], 0]
-        else:
-            places[c] = -1
-    return total
+        base_hash[c] = base_hash[parent[c]] ^ unit[bit[c]]
+        base_weight[c] = base_weight[parent[c]] * strength[bit[c]]
+        if multiplicity[c] > 0.0 and base_weight[c] != 0.0:
+            p = np.int64(slot_of(base_hash[c], slots))
+            place[n] = p
+            weight[n, 0] = base_weight[c]
+            weight[n, 1] = base_weight[c]
+            total += multiplicity[c] * base_weight[c] * table[p, 0]
+            n += 1
+    return n, total
+
+
+@njit(nogil=True, cache=True)
+def add_links(
+    bucket, lost_n, lost_p, doubled, link_hashes, link_base, link_multiplicity, variant_ends,
+    slots, table, base_hash, base_weight, n, place, weight,
+):  # fmt: skip
+    """Enter the conjunctions with a link count of this bucket; return the number of entries and two sums.
+
+    lost_n and lost_p say what the floor of log2 lost of the count in the negative and in the positive
+    part; below zero, the count of that part lies in another bucket, and its weights are zero.
+    """
+    sum_n = sum_p = 0.0
+    begin = 0
+    for variant in range(3):
+        in_bucket = bucket + 1 if variant == 1 else bucket
+        line = link_hashes[in_bucket // BUCKETS_A_LINE]
+        within = in_bucket % BUCKETS_A_LINE
+        code = np.int64(PAIR_CODES[within] if variant == 2 else FLOOR_CODES[within])
+        w_n = variant_weight(variant, lost_n, doubled)
+        w_p = variant_weight(variant, lost_p, doubled)
+        if w_n != 0.0 or w_p != 0.0:
+            for c in range(begin, variant_ends[variant]):
+                base = link_base[c]
+                if base_weight[base] == 0.0:
+                    continue
+                p = np.int64(slot_of(base_hash[base] ^ line, slots)) ^ code
+                place[n] = p
+                weight[n, 0] = base_weight[base] * w_n
+                weight[n, 1] = base_weight[base] * w_p
+                theta = link_multiplicity[c] * table[p, 0]
+                sum_n += weight[n, 0] * theta
+                sum_p += weight[n, 1] * theta
+                n += 1
+        begin = variant_ends[variant]
+    return n, sum_n, sum_p
+
+
+@njit(nogil=True, cache=True)
+def variant_weight(variant, lost, doubled):
+    """Weight of the floor, the ceiling, or both buckets of a count; `lost` below zero: not this count's."""
+    if lost < 0.0:
+        return 0.0
+    if not doubled:
+        return 1.0 if variant == 0 else 0.0
+    return 1.0 - lost if variant == 0 else lost if variant == 1 else lost * (1.0 - lost)
 
 
 @njit(nogil=True, cache=True)
@@ -72,7 +126,7 @@ def take_step(table, place, gradient, rate):
 def train_events(
     keys, words, annotations, leave_one_out, rate,
     type_shift, type_mask, type_hashes, count_hashes, link_hashes, count_doubled, link_doubled,
-    parent, bit, multiplicity, n_row, n_target, slots, table, gradients,
+    parent, bit, multiplicity, n_row, link_base, link_multiplicity, variant_ends, slots, table, gradients,
 ):  # fmt: skip
     """One online pass over a block of events, by Eq. gradient_agg; return the summed loss.
 
@@ -82,23 +136,22 @@ def train_events(
     gradients[event, slot] receives the two parts where it is not empty (the tests ask for them).
     """
     n_slots, n_events = keys.shape
-    n_all = len(parent)
+    n_base = len(parent)
     unit = np.zeros(7, np.uint64)
     strength = np.ones(7, np.float64)
-    hashes = np.zeros(n_all, np.uint64)
-    scratch = np.ones(n_all, np.float64)
-    # of every feature of the event: the conjunctions of the negative part, and of the positive
-    weights_n = np.ones((n_slots, n_all), np.float64)
-    weights_p = np.ones((n_slots, n_all), np.float64)
-    places_n = np.zeros((n_slots, n_all), np.int64)
-    places_p = np.zeros((n_slots, n_all), np.int64)
-    negative = np.zeros(n_slots, np.float64)
-    positive = np.zeros(n_slots, np.float64)
-    same = np.zeros(n_slots, np.bool_)
-    used = np.zeros(n_slots, np.int64)
+    base_hash = np.zeros(n_base, np.uint64)
+    base_weight = np.ones(n_base, np.float64)
+    # entries of all features of the event, one feature after another
+    place = np.empty(n_slots * (n_base + 2 * len(link_base)), np.int64)
+    weight = np.empty((len(place), 2), np.float64)
+    ends = np.empty(n_slots, np.int64)
+    negative = np.empty(n_slots, np.float64)
+    positive = np.empty(n_slots, np.float64)
+    slot = np.empty(n_slots, np.int64)
     loss = 0.0
     for k in range(n_events):
-        n_used = 0
+        used = 0
+        n = 0
         predicted = 0.0
         unit[3] = mix64(np.uint64(words[k]) ^ TARGET_SALT)
         for q in range(n_slots):
@@ -107,71 +160,52 @@ def train_events(
             link = np.int64(annotations[k, q, 1])
             if key == ABSENT or link == 0 or (leave_one_out and total == 1):
                 continue
+            factor_n, link_p = 1.0, link
             if leave_one_out:
                 total -= 1
+                link_p -= 1
                 factor_n = (total + 1 - link) / total
-                link_p = link - 1
-            else:
-                factor_n = 1.0
-                link_p = link
-            unit[0] = mix64(key ^ FEATURE_SALT)
-            unit[1] = type_hashes[np.int64((key >> type_shift) & type_mask)]
-            set_count(total, count_doubled, count_hashes, 2, 5, unit, strength)
-            bucket_n = set_count(link, link_doubled, link_hashes, 4, 6, unit, strength)
-            w, p = weights_n[q], places_n[q]
-            base = add_up(1, n_target, parent, bit, multiplicity, unit, strength, slots, table, hashes, w, p)
-            more = add_up(n_target, n_all, parent, bit, multiplicity, unit, strength, slots, table, hashes, w, p)
-            negative[q] = factor_n * math.exp(min(base + more, LARGEST_EXPONENT))
-            positive[q] = 0.0
-            same[q] = True
+            set_units(key, total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength)
+            n, base = add_bases(
+                1, n_base, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight,
+                n, place, weight,
+            )  # fmt: skip
+            bucket, lost_n = log2_bucket(link)
+            bucket_p, lost_p = log2_bucket(max(link_p, 1))
+            together = bucket_p == bucket and link_p > 0
+            n, more_n, more_p = add_links(
+                bucket, lost_n, lost_p if together else -1.0, link_doubled, link_hashes, link_base,
+                link_multiplicity, variant_ends, slots, table, base_hash, base_weight, n, place, weight,
+            )  # fmt: skip
+            if link_p > 0 and not together:
+                n, _, more_p = add_links(
+                    bucket_p, -1.0, lost_p, link_doubled, link_hashes, link_base,
+                    link_multiplicity, variant_ends, slots, table, base_hash, base_weight, n, place, weight,
+                )  # fmt: skip
+            negative[used] = factor_n * math.exp(min(base + more_n, LARGEST_EXPONENT))
+            positive[used] = 0.0
             if link_p > 0:
-                if leave_one_out:
-                    bucket_p = set_count(link_p, link_doubled, link_hashes, 4, 6, unit, strength)
-                    same[q] = bucket_p == bucket_n
-                    scratch[:n_target] = w[:n_target]
-                    more = add_up(
-                        n_target, n_all, parent, bit, multiplicity, unit, strength, slots, table,
-                        hashes, scratch, places_p[q],
-                    )  # fmt: skip
-                    weights_p[q, n_target:] = scratch[n_target:]
-                else:
-                    weights_p[q, n_target:] = w[n_target:]
-                positive[q] = link_p / total * math.exp(min(base + more, LARGEST_EXPONENT))
-            predicted += positive[q]
-            loss += negative[q] + (positive[q] if leave_one_out else 0.0)
-            used[n_used] = q
-            n_used += 1
+                positive[used] = link_p / total * math.exp(min(base + more_p, LARGEST_EXPONENT))
+            predicted += positive[used]
+            loss += negative[used] + (positive[used] if leave_one_out else 0.0)
+            slot[used] = q
+            ends[used] = n
+            used += 1
         if predicted > 0.0:
             loss -= math.log(predicted)
-        for i in range(n_used):
-            q = used[i]
-            g_n = negative[q]
-            g_p = 0.0
-            if positive[q] > 0.0:
-                # the loss without leave-one-out has the positive part of sum(y) in `negative` already
-                g_p = positive[q] * (1.0 - 1.0 / predicted) if leave_one_out else -positive[q] / predicted
+        begin = 0
+        for i in range(used):
+            g_n, g_p = negative[i], 0.0
+            if positive[i] > 0.0:
+                # without leave-one-out `negative` has the whole first term of the gradient
+                g_p = positive[i] * (1.0 - 1.0 / predicted) if leave_one_out else -positive[i] / predicted
             if len(gradients):
-                gradients[k, q, 0] = g_n
-                gradients[k, q, 1] = g_p
-            if rate == 0.0:
-                continue
-            for c in range(1, n_target):
-                if places_n[q, c] >= 0:
-                    take_step(table, places_n[q, c], (g_n + g_p) * weights_n[q, c], rate)
-            if same[q]:
-                for c in range(n_target, n_all):
-                    g = g_n * weights_n[q, c]
-                    if positive[q] > 0.0:
-                        g += g_p * weights_p[q, c]
-                    if places_n[q, c] >= 0:
-                        take_step(table, places_n[q, c], g, rate)
-            else:
-                for c in range(n_target, n_all):
-                    if places_n[q, c] >= 0:
-                        take_step(table, places_n[q, c], g_n * weights_n[q, c], rate)
-                for c in range(n_target, n_all):
-                    if positive[q] > 0.0 and places_p[q, c] >= 0:
-                        take_step(table, places_p[q, c], g_p * weights_p[q, c], rate)
+                gradients[k, slot[i], 0] = g_n
+                gradients[k, slot[i], 1] = g_p
+            if rate > 0.0:
+                for entry in range(begin, ends[i]):
+                    take_step(table, place[entry], g_n * weight[entry, 0] + g_p * weight[entry, 1], rate)
+            begin = ends[i]
     return loss
 
 
@@ -179,29 +213,36 @@ def train_events(
 def weigh_rows(
     first, last, features, totals, offsets, targets, counts,
     type_shift, type_mask, type_hashes, count_hashes, link_hashes, count_doubled, link_doubled,
-    parent, bit, multiplicity, n_row, n_target, slots, table, weights, sums,
+    parent, bit, multiplicity, n_row, link_base, link_multiplicity, variant_ends, slots, table, weights, sums,
 ):  # fmt: skip
     """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last), and the rows' sums."""
-    n_all = len(parent)
+    n_base = len(parent)
     unit = np.zeros(7, np.uint64)
     strength = np.ones(7, np.float64)
-    hashes = np.zeros(n_all, np.uint64)
-    w = np.ones(n_all, np.float64)
-    places = np.zeros(n_all, np.int64)
+    base_hash = np.zeros(n_base, np.uint64)
+    base_weight = np.ones(n_base, np.float64)
+    place = np.empty(n_base + len(link_base), np.int64)
+    weight = np.empty((len(place), 2), np.float64)
     for row in range(first, last):
         total = np.int64(totals[row])
-        unit[0] = mix64(features[row] ^ FEATURE_SALT)
-        unit[1] = type_hashes[np.int64((features[row] >> type_shift) & type_mask)]
-        set_count(total, count_doubled, count_hashes, 2, 5, unit, strength)
-        base = add_up(1, n_row, parent, bit, multiplicity, unit, strength, slots, table, hashes, w, places)
+        set_units(features[row], total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength)
+        _, of_row = add_bases(
+            1, n_row, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight, 0, place, weight
+        )  # fmt: skip
         row_sum = 0.0
         for link in range(offsets[row], offsets[row + 1]):
             unit[3] = mix64(np.uint64(targets[link]) ^ TARGET_SALT)
-            set_count(np.int64(counts[link]), link_doubled, link_hashes, 4, 6, unit, strength)
-            a = base + add_up(
-                n_row, n_all, parent, bit, multiplicity, unit, strength, slots, table, hashes, w, places
+            _, of_target = add_bases(
+                n_row, n_base, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight,
+                0, place, weight,
             )  # fmt: skip
-            weights[link] = math.exp(min(a, LARGEST_EXPONENT)) * counts[link] / total
+            bucket, lost = log2_bucket(np.int64(counts[link]))
+            _, of_link, _ = add_links(
+                bucket, lost, -1.0, link_doubled, link_hashes, link_base, link_multiplicity, variant_ends,
+                slots, table, base_hash, base_weight, 0, place, weight,
+            )  # fmt: skip
+            a = min(of_row + of_target + of_link, LARGEST_EXPONENT)
+            weights[link] = math.exp(a) * counts[link] / total
             row_sum += weights[link]
         sums[row] = row_sum
 
@@ -247,30 +288,36 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
 def multinomial_gradient(
     order, row_gradients, link_gradients, weights, features, totals, offsets, targets, counts,
     type_shift, type_mask, type_hashes, count_hashes, link_hashes, count_doubled, link_doubled,
-    parent, bit, multiplicity, n_row, n_target, slots, table, gradient, apply, rate,
+    parent, bit, multiplicity, n_row, link_base, link_multiplicity, variant_ends, slots, table,
+    gradient, apply, rate,
 ):  # fmt: skip
     """Add the batch's gradient to `gradient` (slots,), or with `apply` step by it and clear it."""
-    n_all = len(parent)
+    n_base = len(parent)
     unit = np.zeros(7, np.uint64)
     strength = np.ones(7, np.float64)
-    hashes = np.zeros(n_all, np.uint64)
-    w = np.ones(n_all, np.float64)
-    places = np.zeros(n_all, np.int64)
+    base_hash = np.zeros(n_base, np.uint64)
+    base_weight = np.ones(n_base, np.float64)
+    place = np.empty(n_base + len(link_base), np.int64)
+    weight = np.empty((len(place), 2), np.float64)
     for row in order:
-        unit[0] = mix64(features[row] ^ FEATURE_SALT)
-        unit[1] = type_hashes[np.int64((features[row] >> type_shift) & type_mask)]
-        set_count(np.int64(totals[row]), count_doubled, count_hashes, 2, 5, unit, strength)
+        total = np.int64(totals[row])
+        set_units(features[row], total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength)
         for link in range(offsets[row], offsets[row + 1]):
             unit[3] = mix64(np.uint64(targets[link]) ^ TARGET_SALT)
-            set_count(np.int64(counts[link]), link_doubled, link_hashes, 4, 6, unit, strength)
-            add_up(1, n_all, parent, bit, multiplicity, unit, strength, slots, table, hashes, w, places)
+            n, _ = add_bases(
+                1, n_base, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight,
+                0, place, weight,
+            )  # fmt: skip
+            bucket, lost = log2_bucket(np.int64(counts[link]))
+            n, _, _ = add_links(
+                bucket, lost, -1.0, link_doubled, link_hashes, link_base, link_multiplicity, variant_ends,
+                slots, table, base_hash, base_weight, n, place, weight,
+            )  # fmt: skip
             g = weights[link] * (row_gradients[row] + link_gradients[link])
-            for c in range(1, n_all):
-                place = places[c]
-                if place < 0:
-                    continue
+            for entry in range(n):
+                p = place[entry]
                 if not apply:
-                    gradient[place] += g * w[c]
-                elif gradient[place] != 0.0:
-                    take_step(table, place, gradient[place], rate)
-                    gradient[place] = 0.0
+                    gradient[p] += g * weight[entry, 0]
+                elif gradient[p] != 0.0:
+                    take_step(table, p, gradient[p], rate)
+                    gradient[p] = 0.0
