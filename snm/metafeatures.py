@@ -108,56 +108,58 @@ def _known(name: str, text: str) -> str:
     return name
 
 
+_LINK = _mask(LINK_COUNT, LINK_COUNT_2)
+_COUNT = _mask(FEATURE_COUNT, FEATURE_COUNT_2)
+_LINK_VARIANTS = (0, _mask(LINK_COUNT), _mask(LINK_COUNT_2), _LINK)
+_COUNT_VARIANTS = (0, _mask(FEATURE_COUNT), _mask(FEATURE_COUNT_2), _COUNT)
+UNITS = (FEATURE, TYPE, FEATURE_COUNT, TARGET, FEATURE_COUNT_2)
+"""Elementary metafeatures with a hash of their own; the link count has a place in a line instead."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The conjunctions in the order the kernels take them.
 
-    *Base* conjunctions hold no link count. Each is its parent and one more elementary metafeature; entry 0
-    is the empty one, entries up to `n_row` depend on the feature alone, the rest on the target too.
-    Multiplicity 0 marks an entry that is there only for others. *Link* conjunctions are a base one with
-    the link count's floor bucket, its ceiling, or both, in this order.
+    A *base* is a conjunction without the link count: its parent and one more unit. Base 0 is the empty
+    one; a base may be there only for others. *Conjunctions* name their bases: first those without the
+    link count, then those with its floor bucket, with its ceiling, with both; `ends` says where
+    each of the four groups ends. The kind of a conjunction is four times its group plus 0 to 3 for no
+    feature count, its floor, its ceiling, both: all of one kind have the same weight.
+
+    Indices are unsigned: Numba would look at each signed one whether it counts from the end.
     """
 
-    parent: np.ndarray  # (bases,) int64
-    bit: np.ndarray  # (bases,) int64
-    multiplicity: np.ndarray  # (bases,) float64
-    n_row: int
-    link_base: np.ndarray  # (links,) int64: index of the base conjunction
-    link_multiplicity: np.ndarray  # (links,) float64
-    variant_ends: np.ndarray  # (3,) int64: where the floors, ceilings and boths end
+    parent: np.ndarray  # (bases,) uint8
+    unit: np.ndarray  # (bases,) uint8: index into UNITS
+    base: np.ndarray  # (conjunctions,) uint8
+    kind: np.ndarray  # (conjunctions,) uint8
+    multiplicity: np.ndarray  # (conjunctions,) float64
+    ends: np.ndarray  # (4,) int64
 
     @classmethod
     def of(cls, masks: dict[int, int]) -> Plan:
-        wanted = {0}
+        bases = {0}
         for mask in masks:
             mask &= ~_LINK
             while mask:
-                wanted.add(mask)
-                mask ^= 1 << _last_bit(mask)
-        order = sorted(wanted, key=lambda m: (m >> TARGET & 1, m.bit_count(), m))
-        index = {mask: i for i, mask in enumerate(order)}
-        bits = [_last_bit(m) if m else 0 for m in order]
-        links = [[m for m in masks if m & _LINK == variant] for variant in _VARIANTS]
-        flat = [m for variant in links for m in variant]
+                bases.add(mask)
+                mask &= ~(1 << _last_unit(mask))
+        order = sorted(bases, key=lambda m: (m.bit_count(), m))
+        groups = [[m for m in sorted(masks) if m & _LINK == variant] for variant in _LINK_VARIANTS]
+        conjunctions = [mask for group in groups for mask in group]
+        kinds = [4 * _LINK_VARIANTS.index(m & _LINK) + _COUNT_VARIANTS.index(m & _COUNT) for m in conjunctions]
         return cls(
-            np.array([index[m ^ (1 << b)] if m else 0 for m, b in zip(order, bits, strict=True)], np.int64),
-            np.array(bits, np.int64),
-            np.array([masks.get(m, 0) for m in order], np.float64),
-            sum(not m >> TARGET & 1 for m in order),
-            np.array([index[m & ~_LINK] for m in flat], np.int64),
-            np.array([masks[m] for m in flat], np.float64),
-            np.cumsum([len(variant) for variant in links]),
+            np.array([order.index(m & ~(1 << _last_unit(m))) if m else 0 for m in order], np.uint8),
+            np.array([UNITS.index(_last_unit(m)) if m else 0 for m in order], np.uint8),
+            np.array([order.index(m & ~_LINK) for m in conjunctions], np.uint8),
+            np.array(kinds, np.uint8),
+            np.array([masks[m] for m in conjunctions], np.float64),
+            np.cumsum([len(group) for group in groups]),
         )
 
 
-_LINK = _mask(LINK_COUNT, LINK_COUNT_2)
-_VARIANTS = (_mask(LINK_COUNT), _mask(LINK_COUNT_2), _LINK)
-_ORDER = (TARGET, FEATURE_COUNT_2, FEATURE_COUNT, TYPE, FEATURE)
-
-
-def _last_bit(mask: int) -> int:
-    """The elementary metafeature that is known last."""
-    return next(bit for bit in _ORDER if mask >> bit & 1)
+def _last_unit(mask: int) -> int:
+    return next(unit for unit in reversed(UNITS) if mask >> unit & 1)
 
 
 # Where the weights of a link count's buckets lie. All conjunctions that differ in the link count alone

@@ -93,8 +93,7 @@ class Adjustment:
         """What every adjustment kernel takes from `type_shift` to `table`."""
         plan = self.plan
         return (
-            *self._keys, plan.parent, plan.bit, plan.multiplicity,
-            plan.n_row, plan.link_base, plan.link_multiplicity, plan.variant_ends,
+            *self._keys, plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends,
             np.uint64(len(self.table)), self.table,
         )  # fmt: skip
 

@@ -1,14 +1,13 @@
 """The adjustment function: sums of metafeature weights, gradients, steps, and rows of M.
 
-A *plan* (`snm.metafeatures.Plan`) lists the conjunctions. `unit` holds the hashes of the elementary
-metafeatures of a link and `strength` their weights; the hash of a base conjunction is the XOR of its
-units, its weight the product of their strengths. A conjunction with the link count lies in the same line
-of eight slots as its base, so that one fetch from memory serves all of them: three times fewer fetches
-than with a place of its own for each. `table` is (slots, 1 or 2) float32: the weight theta of a
-metafeature and, for AdaGrad, the sum of its squared gradients.
+A *plan* (`snm.metafeatures.Plan`) lists the conjunctions. The hash of one is the XOR of the hashes of
+the elementary metafeatures it holds, its weight the product of their weights. A conjunction with the
+link count lies in the same line of eight slots as the one without, so that one fetch from memory serves
+all that differ in it: 2 times faster than a place of its own for each. `table` is (slots, 1 or 2) float32: the
+weight theta of a metafeature and, for AdaGrad, the sum of its squared gradients.
 
-The conjunctions that a feature of an event meets are *entries*: a place in the table, and a weight
-in the negative part of its gradient and in the positive part (`weight[entry]`, two columns).
+The places of all conjunctions of an event, or of a batch of links, are computed before the table is
+touched, so that the fetches overlap.
 """
 
 import math
@@ -20,113 +19,111 @@ from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, mix64, slot_of
 from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES
 
+# Helpers are put into their callers by LLVM, without Numba's reference counts on their arguments: an array
+# handed to a plain njit function costs two atomic operations, which made training three times slower.
+helper = njit(nogil=True, _nrt=False, forceinline=True, cache=True)
+
 LARGEST_EXPONENT = 30.0  # exp() of more would leave float32 in a few multiplications
+BATCH = 64  # links whose places are computed together
+
+_SMALL = 4096  # counts below this find their bucket in a table
+_FLOOR = np.array([0] + [n.bit_length() - 1 for n in range(1, _SMALL)], np.int64)
+_LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - _FLOOR
 
 
-@njit(nogil=True, cache=True)
+@helper
 def log2_bucket(count):
     """Floor of log2 of a count above zero, and what the floor lost."""
+    if count < _SMALL:
+        return _FLOOR[count], _LOST[count]
     bucket = 0
     rest = count
     while rest > 1:
         rest >>= 1
         bucket += 1
-    if count == (1 << bucket):
-        return bucket, 0.0
     return bucket, math.log2(count) - bucket
 
 
-@njit(nogil=True, cache=True)
-def set_units(key, total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength):
-    """Enter what is known of a feature: its identity, type and count."""
-    bucket, lost = log2_bucket(total)
+@helper
+def hash_bases(key, total, target, type_shift, type_mask, type_hashes, count_hashes, parent, unit_of, unit, base_hash):
+    """Hash of every base of a link: of its feature, type, feature count and target."""
+    bucket, _ = log2_bucket(total)
     unit[0] = mix64(key ^ FEATURE_SALT)
-    unit[1] = type_hashes[np.int64((key >> type_shift) & type_mask)]
+    unit[1] = type_hashes[(key >> type_shift) & type_mask]
     unit[2] = count_hashes[bucket]
-    unit[5] = count_hashes[bucket + 1]
-    strength[2] = 1.0 - lost if count_doubled else 1.0
-    strength[5] = lost if count_doubled else 0.0
+    unit[3] = mix64(np.uint64(target) ^ TARGET_SALT)
+    unit[4] = count_hashes[bucket + 1]
+    for b in range(1, len(parent)):
+        base_hash[b] = base_hash[parent[b]] ^ unit[unit_of[b]]
 
 
-@njit(nogil=True, cache=True)
-def add_bases(begin, end, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight, n, place, weight):
-    """Enter the base conjunctions [begin, end); return the number of entries and the sum of their weights."""
+@helper
+def set_weights(total, link_lost, count_doubled, link_doubled, i, weight):
+    """weight[i, kind]: of every kind of conjunction, from what the floor of log2 lost of both counts."""
+    _, lost = log2_bucket(total)
+    if not count_doubled:
+        lost = 0.0
+    if not link_doubled:
+        link_lost = 0.0
+    with_count = (1.0, 1.0 - lost, lost, lost * (1.0 - lost))
+    with_link = (1.0, 1.0 - link_lost, link_lost, link_lost * (1.0 - link_lost))
+    for g in range(4):
+        for v in range(4):
+            weight[i, 4 * g + v] = with_link[g] * with_count[v]
+
+
+@helper
+def find_places(first, last, bucket, line_hashes, base, kind, slots, base_hash, line, code, place, at):
+    """Places of the conjunctions [first, last), with a link count of this bucket, from place[at] on."""
+    line[1] = line[3] = line_hashes[bucket // BUCKETS_A_LINE]
+    line[2] = line_hashes[(bucket + 1) // BUCKETS_A_LINE]
+    code[1] = FLOOR_CODES[bucket % BUCKETS_A_LINE]
+    code[2] = FLOOR_CODES[(bucket + 1) % BUCKETS_A_LINE]
+    code[3] = PAIR_CODES[bucket % BUCKETS_A_LINE]
+    for c in range(first, last):
+        group = kind[c] >> 2
+        place[at + c - first] = np.uint32(slot_of(base_hash[base[c]] ^ line[group], slots)) ^ code[group]
+
+
+@helper
+def sum_weights(first, last, kind, multiplicity, i, weight, place, at, table):
+    """Sum of weight times theta over the conjunctions [first, last) whose places begin at place[at]."""
     total = 0.0
-    for c in range(begin, end):
-        base_hash[c] = base_hash[parent[c]] ^ unit[bit[c]]
-        base_weight[c] = base_weight[parent[c]] * strength[bit[c]]
-        if multiplicity[c] > 0.0 and base_weight[c] != 0.0:
-            p = np.int64(slot_of(base_hash[c], slots))
-            place[n] = p
-            weight[n, 0] = base_weight[c]
-            weight[n, 1] = base_weight[c]
-            total += multiplicity[c] * base_weight[c] * table[p, 0]
-            n += 1
-    return n, total
+    for c in range(first, last):
+        total += weight[i, kind[c]] * multiplicity[c] * table[place[at + c - first], 0]
+    return total
 
 
-@njit(nogil=True, cache=True)
-def add_links(
-    bucket, lost_n, lost_p, doubled, link_hashes, link_base, link_multiplicity, variant_ends,
-    slots, table, base_hash, base_weight, n, place, weight,
-):  # fmt: skip
-    """Enter the conjunctions with a link count of this bucket; return the number of entries and two sums.
-
-    lost_n and lost_p say what the floor of log2 lost of the count in the negative and in the positive
-    part; below zero, the count of that part lies in another bucket, and its weights are zero.
-    """
-    sum_n = sum_p = 0.0
-    begin = 0
-    for variant in range(3):
-        in_bucket = bucket + 1 if variant == 1 else bucket
-        line = link_hashes[in_bucket // BUCKETS_A_LINE]
-        within = in_bucket % BUCKETS_A_LINE
-        code = np.int64(PAIR_CODES[within] if variant == 2 else FLOOR_CODES[within])
-        w_n = variant_weight(variant, lost_n, doubled)
-        w_p = variant_weight(variant, lost_p, doubled)
-        if w_n != 0.0 or w_p != 0.0:
-            for c in range(begin, variant_ends[variant]):
-                base = link_base[c]
-                if base_weight[base] == 0.0:
-                    continue
-                p = np.int64(slot_of(base_hash[base] ^ line, slots)) ^ code
-                place[n] = p
-                weight[n, 0] = base_weight[base] * w_n
-                weight[n, 1] = base_weight[base] * w_p
-                theta = link_multiplicity[c] * table[p, 0]
-                sum_n += weight[n, 0] * theta
-                sum_p += weight[n, 1] * theta
-                n += 1
-        begin = variant_ends[variant]
-    return n, sum_n, sum_p
+@helper
+def sum_both_weights(last, kind, multiplicity, i, weight_n, weight_p, place, at, table):
+    """The same over [0, last) with the weights of both parts of the gradient."""
+    total_n = total_p = 0.0
+    for c in range(last):
+        theta = multiplicity[c] * table[place[at + c], 0]
+        total_n += weight_n[i, kind[c]] * theta
+        total_p += weight_p[i, kind[c]] * theta
+    return total_n, total_p
 
 
-@njit(nogil=True, cache=True)
-def variant_weight(variant, lost, doubled):
-    """Weight of the floor, the ceiling, or both buckets of a count; `lost` below zero: not this count's."""
-    if lost < 0.0:
-        return 0.0
-    if not doubled:
-        return 1.0 if variant == 0 else 0.0
-    return 1.0 - lost if variant == 0 else lost if variant == 1 else lost * (1.0 - lost)
-
-
-@njit(nogil=True, cache=True)
-def take_step(table, place, gradient, rate):
-    """One step of SGD, or of AdaGrad where the table has a second column."""
-    if table.shape[1] == 2:
-        seen = table[place, 1] + gradient * gradient
-        table[place, 1] = seen
-        table[place, 0] -= rate * gradient / math.sqrt(seen)
-    else:
-        table[place, 0] -= rate * gradient
+@helper
+def take_steps(first, last, kind, i, weight_n, weight_p, g_n, g_p, rate, place, at, table):
+    """A step of the conjunctions [first, last), by SGD, or by AdaGrad where the table has a second column."""
+    for c in range(first, last):
+        p = place[at + c - first]
+        g = np.float32(g_n * weight_n[i, kind[c]] + g_p * weight_p[i, kind[c]])
+        if table.shape[1] == 1:
+            table[p, 0] -= rate * g
+        else:
+            seen = table[p, 1] + g * g
+            table[p, 1] = seen
+            table[p, 0] -= rate * g / math.sqrt(seen)
 
 
 @njit(nogil=True, cache=True)
 def train_events(
     keys, words, annotations, leave_one_out, rate,
-    type_shift, type_mask, type_hashes, count_hashes, link_hashes, count_doubled, link_doubled,
-    parent, bit, multiplicity, n_row, link_base, link_multiplicity, variant_ends, slots, table, gradients,
+    type_shift, type_mask, type_hashes, count_hashes, line_hashes, count_doubled, link_doubled,
+    parent, unit_of, base, kind, multiplicity, ends, slots, table, gradients,
 ):  # fmt: skip
     """One online pass over a block of events, by Eq. gradient_agg; return the summed loss.
 
@@ -136,64 +133,74 @@ def train_events(
     gradients[event, slot] receives the two parts where it is not empty (the tests ask for them).
     """
     n_slots, n_events = keys.shape
-    n_base = len(parent)
-    unit = np.zeros(7, np.uint64)
-    strength = np.ones(7, np.float64)
-    base_hash = np.zeros(n_base, np.uint64)
-    base_weight = np.ones(n_base, np.float64)
-    # entries of all features of the event, one feature after another
-    place = np.empty(n_slots * (n_base + 2 * len(link_base)), np.int64)
-    weight = np.empty((len(place), 2), np.float64)
-    ends = np.empty(n_slots, np.int64)
+    n_bare = ends[0]
+    rate32 = np.float32(rate)
+    unit, base_hash = np.zeros(5, np.uint64), np.zeros(len(parent), np.uint64)
+    line, code = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
+    # of every feature of the event: its slot and the number of conjunctions in the negative part and in the
+    # positive part apart from it, where their places begin, their weights, and the parts of its gradient
+    slot = np.empty(n_slots, np.int64)
+    last_n = np.empty(n_slots, np.int64)
+    last_p = np.empty(n_slots, np.int64)
+    begin = np.empty(n_slots, np.int64)
+    place = np.empty(n_slots * 2 * ends[3], np.uint32)
+    weight_n = np.empty((n_slots, 16), np.float64)
+    weight_p = np.empty((n_slots, 16), np.float64)
     negative = np.empty(n_slots, np.float64)
     positive = np.empty(n_slots, np.float64)
-    slot = np.empty(n_slots, np.int64)
     loss = 0.0
     for k in range(n_events):
         used = 0
         n = 0
-        predicted = 0.0
-        unit[3] = mix64(np.uint64(words[k]) ^ TARGET_SALT)
         for q in range(n_slots):
             key = keys[q, k]
             total = np.int64(annotations[k, q, 0])
             link = np.int64(annotations[k, q, 1])
             if key == ABSENT or link == 0 or (leave_one_out and total == 1):
                 continue
-            factor_n, link_p = 1.0, link
+            negative[used], link_p = 1.0, link
             if leave_one_out:
                 total -= 1
                 link_p -= 1
-                factor_n = (total + 1 - link) / total
-            set_units(key, total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength)
-            n, base = add_bases(
-                1, n_base, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight,
-                n, place, weight,
-            )  # fmt: skip
-            bucket, lost_n = log2_bucket(link)
-            bucket_p, lost_p = log2_bucket(max(link_p, 1))
-            together = bucket_p == bucket and link_p > 0
-            n, more_n, more_p = add_links(
-                bucket, lost_n, lost_p if together else -1.0, link_doubled, link_hashes, link_base,
-                link_multiplicity, variant_ends, slots, table, base_hash, base_weight, n, place, weight,
-            )  # fmt: skip
-            if link_p > 0 and not together:
-                n, _, more_p = add_links(
-                    bucket_p, -1.0, lost_p, link_doubled, link_hashes, link_base,
-                    link_multiplicity, variant_ends, slots, table, base_hash, base_weight, n, place, weight,
-                )  # fmt: skip
-            negative[used] = factor_n * math.exp(min(base + more_n, LARGEST_EXPONENT))
-            positive[used] = 0.0
-            if link_p > 0:
-                positive[used] = link_p / total * math.exp(min(base + more_p, LARGEST_EXPONENT))
-            predicted += positive[used]
-            loss += negative[used] + (positive[used] if leave_one_out else 0.0)
+                negative[used] = (total + 1 - link) / total
+            positive[used] = link_p / total
             slot[used] = q
-            ends[used] = n
+            begin[used] = n
+            hash_bases(
+                key, total, words[k], type_shift, type_mask, type_hashes, count_hashes, parent, unit_of, unit, base_hash
+            )  # fmt: skip
+            bucket, lost = log2_bucket(link)
+            last_n[used] = ends[3] if lost > 0.0 and link_doubled else ends[1]
+            set_weights(total, lost, count_doubled, link_doubled, used, weight_n)
+            find_places(0, last_n[used], bucket, line_hashes, base, kind, slots, base_hash, line, code, place, n)
+            n += last_n[used]
+            last_p[used] = n_bare
+            if link_p > 0:
+                bucket_p, lost = log2_bucket(link_p)
+                set_weights(total, lost, count_doubled, link_doubled, used, weight_p)
+                if bucket_p != bucket:
+                    last_p[used] = ends[3] if lost > 0.0 and link_doubled else ends[1]
+                    find_places(
+                        n_bare, last_p[used], bucket_p, line_hashes, base, kind, slots, base_hash, line, code, place, n
+                    )  # fmt: skip
+                    n += last_p[used] - n_bare
             used += 1
+        predicted = 0.0
+        for i in range(used):
+            apart = begin[i] + last_n[i]
+            a_n, a_p = sum_both_weights(
+                last_n[i], kind, multiplicity, i, weight_n, weight_p, place, begin[i], table
+            )  # fmt: skip
+            if last_p[i] > n_bare:
+                a_p = sum_weights(0, n_bare, kind, multiplicity, i, weight_p, place, begin[i], table)
+                a_p += sum_weights(n_bare, last_p[i], kind, multiplicity, i, weight_p, place, apart, table)
+            negative[i] *= math.exp(min(a_n, LARGEST_EXPONENT))
+            if positive[i] > 0.0:
+                positive[i] *= math.exp(min(a_p, LARGEST_EXPONENT))
+            predicted += positive[i]
+            loss += negative[i] + (positive[i] if leave_one_out else 0.0)
         if predicted > 0.0:
             loss -= math.log(predicted)
-        begin = 0
         for i in range(used):
             g_n, g_p = negative[i], 0.0
             if positive[i] > 0.0:
@@ -202,47 +209,56 @@ def train_events(
             if len(gradients):
                 gradients[k, slot[i], 0] = g_n
                 gradients[k, slot[i], 1] = g_p
-            if rate > 0.0:
-                for entry in range(begin, ends[i]):
-                    take_step(table, place[entry], g_n * weight[entry, 0] + g_p * weight[entry, 1], rate)
-            begin = ends[i]
+            if rate == 0.0:
+                continue
+            if last_p[i] > n_bare:
+                take_steps(0, n_bare, kind, i, weight_n, weight_p, g_n, g_p, rate32, place, begin[i], table)
+                at = begin[i] + n_bare
+                take_steps(n_bare, last_n[i], kind, i, weight_n, weight_n, g_n, 0.0, rate32, place, at, table)
+                at = begin[i] + last_n[i]
+                take_steps(n_bare, last_p[i], kind, i, weight_p, weight_p, 0.0, g_p, rate32, place, at, table)
+            elif positive[i] > 0.0:
+                take_steps(0, last_n[i], kind, i, weight_n, weight_p, g_n, g_p, rate32, place, begin[i], table)
+            else:
+                take_steps(0, last_n[i], kind, i, weight_n, weight_n, g_n, 0.0, rate32, place, begin[i], table)
     return loss
 
 
 @njit(nogil=True, cache=True)
 def weigh_rows(
     first, last, features, totals, offsets, targets, counts,
-    type_shift, type_mask, type_hashes, count_hashes, link_hashes, count_doubled, link_doubled,
-    parent, bit, multiplicity, n_row, link_base, link_multiplicity, variant_ends, slots, table, weights, sums,
+    type_shift, type_mask, type_hashes, count_hashes, line_hashes, count_doubled, link_doubled,
+    parent, unit_of, base, kind, multiplicity, ends, slots, table, weights, sums,
 ):  # fmt: skip
     """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last), and the rows' sums."""
-    n_base = len(parent)
-    unit = np.zeros(7, np.uint64)
-    strength = np.ones(7, np.float64)
-    base_hash = np.zeros(n_base, np.uint64)
-    base_weight = np.ones(n_base, np.float64)
-    place = np.empty(n_base + len(link_base), np.int64)
-    weight = np.empty((len(place), 2), np.float64)
+    unit, base_hash = np.zeros(5, np.uint64), np.zeros(len(parent), np.uint64)
+    line, code = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
+    place = np.empty(BATCH * ends[3], np.uint32)
+    weight = np.empty((BATCH, 16), np.float64)
+    n = np.empty(BATCH, np.int64)
+    row = first
+    for start in range(offsets[first], offsets[last], BATCH):
+        stop = min(start + BATCH, offsets[last])
+        for link in range(start, stop):
+            while link >= offsets[row + 1]:
+                row += 1
+            i, total = link - start, np.int64(totals[row])
+            bucket, lost = log2_bucket(np.int64(counts[link]))
+            n[i] = ends[3] if lost > 0.0 and link_doubled else ends[1]
+            hash_bases(
+                features[row], total, targets[link], type_shift, type_mask, type_hashes, count_hashes,
+                parent, unit_of, unit, base_hash,
+            )  # fmt: skip
+            set_weights(total, lost, count_doubled, link_doubled, i, weight)
+            find_places(0, n[i], bucket, line_hashes, base, kind, slots, base_hash, line, code, place, i * ends[3])
+            weights[link] = counts[link] / total
+        for link in range(start, stop):
+            i = link - start
+            a = sum_weights(0, n[i], kind, multiplicity, i, weight, place, i * ends[3], table)
+            weights[link] *= math.exp(min(a, LARGEST_EXPONENT))
     for row in range(first, last):
-        total = np.int64(totals[row])
-        set_units(features[row], total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength)
-        _, of_row = add_bases(
-            1, n_row, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight, 0, place, weight
-        )  # fmt: skip
         row_sum = 0.0
         for link in range(offsets[row], offsets[row + 1]):
-            unit[3] = mix64(np.uint64(targets[link]) ^ TARGET_SALT)
-            _, of_target = add_bases(
-                n_row, n_base, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight,
-                0, place, weight,
-            )  # fmt: skip
-            bucket, lost = log2_bucket(np.int64(counts[link]))
-            _, of_link, _ = add_links(
-                bucket, lost, -1.0, link_doubled, link_hashes, link_base, link_multiplicity, variant_ends,
-                slots, table, base_hash, base_weight, 0, place, weight,
-            )  # fmt: skip
-            a = min(of_row + of_target + of_link, LARGEST_EXPONENT)
-            weights[link] = math.exp(a) * counts[link] / total
             row_sum += weights[link]
         sums[row] = row_sum
 
@@ -287,37 +303,31 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
 @njit(nogil=True, cache=True)
 def multinomial_gradient(
     order, row_gradients, link_gradients, weights, features, totals, offsets, targets, counts,
-    type_shift, type_mask, type_hashes, count_hashes, link_hashes, count_doubled, link_doubled,
-    parent, bit, multiplicity, n_row, link_base, link_multiplicity, variant_ends, slots, table,
-    gradient, apply, rate,
+    type_shift, type_mask, type_hashes, count_hashes, line_hashes, count_doubled, link_doubled,
+    parent, unit_of, base, kind, multiplicity, ends, slots, table, gradient, apply, rate,
 ):  # fmt: skip
     """Add the batch's gradient to `gradient` (slots,), or with `apply` step by it and clear it."""
-    n_base = len(parent)
-    unit = np.zeros(7, np.uint64)
-    strength = np.ones(7, np.float64)
-    base_hash = np.zeros(n_base, np.uint64)
-    base_weight = np.ones(n_base, np.float64)
-    place = np.empty(n_base + len(link_base), np.int64)
-    weight = np.empty((len(place), 2), np.float64)
+    unit, base_hash = np.zeros(5, np.uint64), np.zeros(len(parent), np.uint64)
+    line, code = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
+    place = np.empty(ends[3], np.uint32)
+    weight = np.empty((1, 16), np.float64)
+    whole = np.ones((1, 16), np.float64)
     for row in order:
-        total = np.int64(totals[row])
-        set_units(features[row], total, type_shift, type_mask, type_hashes, count_hashes, count_doubled, unit, strength)
         for link in range(offsets[row], offsets[row + 1]):
-            unit[3] = mix64(np.uint64(targets[link]) ^ TARGET_SALT)
-            n, _ = add_bases(
-                1, n_base, parent, bit, multiplicity, unit, strength, slots, table, base_hash, base_weight,
-                0, place, weight,
-            )  # fmt: skip
+            total = np.int64(totals[row])
             bucket, lost = log2_bucket(np.int64(counts[link]))
-            n, _, _ = add_links(
-                bucket, lost, -1.0, link_doubled, link_hashes, link_base, link_multiplicity, variant_ends,
-                slots, table, base_hash, base_weight, n, place, weight,
+            n = ends[3] if lost > 0.0 and link_doubled else ends[1]
+            hash_bases(
+                features[row], total, targets[link], type_shift, type_mask, type_hashes, count_hashes,
+                parent, unit_of, unit, base_hash,
             )  # fmt: skip
+            set_weights(total, lost, count_doubled, link_doubled, 0, weight)
+            find_places(0, n, bucket, line_hashes, base, kind, slots, base_hash, line, code, place, 0)
             g = weights[link] * (row_gradients[row] + link_gradients[link])
-            for entry in range(n):
-                p = place[entry]
+            for c in range(n):
+                p = place[c]
                 if not apply:
-                    gradient[p] += g * weight[entry, 0]
+                    gradient[p] += g * weight[0, kind[c]]
                 elif gradient[p] != 0.0:
-                    take_step(table, p, gradient[p], rate)
+                    take_steps(c, c + 1, kind, 0, whole, whole, gradient[p], 0.0, np.float32(rate), place, c, table)
                     gradient[p] = 0.0

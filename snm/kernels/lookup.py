@@ -20,7 +20,7 @@ def build_index(features, low, shift, index):
         filled += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, _nrt=False, forceinline=True, cache=True)
 def find_row(key, features, low, shift, index):
     """Row of the feature `key`, or -1."""
     if key < low:
@@ -37,7 +37,7 @@ def find_row(key, features, low, shift, index):
     return -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, _nrt=False, forceinline=True, cache=True)
 def find_link(target, start, stop, targets):
     """Link to `target` among the sorted links [start, stop), or -1."""
     end = stop
