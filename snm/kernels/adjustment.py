@@ -16,12 +16,8 @@ import numpy as np
 from numba import njit
 
 from snm.kernels.extraction import ABSENT
-from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, mix64, slot_of
+from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, helper, mix64, slot_of
 from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES
-
-# Helpers are put into their callers by LLVM, without Numba's reference counts on their arguments: an array
-# handed to a plain njit function costs two atomic operations, which made training three times slower.
-helper = njit(nogil=True, _nrt=False, forceinline=True, cache=True)
 
 LARGEST_EXPONENT = 30.0  # exp() of more would leave float32 in a few multiplications
 BATCH = 64  # links whose places are computed together

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from snm.kernels.hashing import extend, feature_hash, mix64
+from snm.kernels.hashing import extend, feature_hash, helper, mix64
 
 ABSENT = np.uint64(0)  # no feature in this slot; every real key has its lowest bit set
 EMPTY_KEY = np.uint64(1)  # the empty feature's: the smallest real key, so its row is row 0
@@ -28,7 +28,7 @@ def locate_events(tokens, first, begin_id, skipped_id, position):
         position[k] = distance if is_event else -1
 
 
-@njit(nogil=True, cache=True)
+@helper
 def _chain_row(previous, words, length, out):
     for k in range(length, len(out)):
         out[k] = extend(previous[k], words[k - length])
@@ -46,7 +46,7 @@ def hash_contexts(tokens, chains):
         _chain_row(chains[n - 1], words, n, chains[n])
 
 
-@njit(nogil=True, cache=True)
+@helper
 def _slot_column(adjacent, remote, shift, position, need, salt, hash_mask, type_bits, first, out):
     for k in range(len(out)):
         i = k + first
@@ -55,7 +55,7 @@ def _slot_column(adjacent, remote, shift, position, need, salt, hash_mask, type_
         out[k] = key if position[i] >= need else ABSENT
 
 
-@njit(nogil=True, cache=True)
+@helper
 def _drop_repeats(earlier, later):
     for k in range(len(later)):
         if later[k] == earlier[k]:

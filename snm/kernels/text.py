@@ -7,7 +7,7 @@ chance that any two coincide is 3 in a million.
 import numpy as np
 from numba import njit
 
-from snm.kernels.hashing import mix64
+from snm.kernels.hashing import helper, mix64
 
 DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
 
@@ -22,7 +22,7 @@ _OFFSET = np.uint64(0xCBF29CE484222325)
 _EMPTY = np.uint32(0xFFFFFFFF)
 
 
-@njit(nogil=True, _nrt=False, forceinline=True, cache=True)
+@helper
 def word_hash(data, start, stop):
     """FNV-1a over the bytes, then mixed."""
     h = _OFFSET
@@ -31,7 +31,7 @@ def word_hash(data, start, stop):
     return mix64(h)
 
 
-@njit(nogil=True, _nrt=False, forceinline=True, cache=True)
+@helper
 def find_word(hashes, ids, h):
     """The place of hash `h` in the table, or of the empty place where it belongs."""
     mask = np.uint64(len(hashes) - 1)

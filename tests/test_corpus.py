@@ -1,0 +1,239 @@
+"""Files to tokens: every source, and every way a text can be bad."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snm import corpus
+from snm.corpus import encode_files, encode_lines, read_corpus, read_lines, sample_sentences, split_sentences
+from snm.errors import InputError, MissingExtra
+from snm.vocabulary import Vocabulary, read_word_list
+from tests.conftest import random_text
+
+TEXT = "the cat sat\n\nthe dog sat\n  the   cat\tran  \n"
+TOKENS = ["<S>", "the", "cat", "sat", "</S>", "<S>", "the", "dog", "sat", "</S>", "<S>", "the", "cat", "ran", "</S>"]
+
+
+def words(text: corpus.Text, vocabulary: Vocabulary) -> list[str]:
+    return [vocabulary.words[token] for token in text.tokens]
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["txt", "gz", "xz", "zst"])
+def test_plain_and_compressed_files(tmp_path: Path, kind: str) -> None:
+    pack = {"txt": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress}[kind]
+    path = write(tmp_path / f"a.{kind}", pack(TEXT.encode()))
+    text, vocabulary = read_corpus([path], min_count=1)
+    assert words(text, vocabulary) == TOKENS
+    assert (text.sentences, text.events) == (3, 12)
+
+
+def test_folders_globs_and_several_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    write(tmp_path / "a.txt", b"one")
+    write(tmp_path / "deep" / "b.txt.gz", gzip.compress(b"two\n"))
+    for sources in ([tmp_path], [f"{tmp_path}/**/*.t*"], [tmp_path / "a.txt", tmp_path / "deep"]):
+        text, vocabulary = read_corpus(sources, min_count=1)
+        assert words(text, vocabulary) == ["<S>", "one", "</S>", "<S>", "two", "</S>"]
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    text, vocabulary = read_corpus(["-"], min_count=1)
+    assert words(text, vocabulary) == TOKENS
+
+
+def test_the_vocabulary_is_ordered_by_count_then_spelling(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"b a c a c d\n")
+    _, vocabulary = read_corpus([path], min_count=1)
+    assert vocabulary.words == ("<S>", "</S>", "<UNK>", "a", "c", "b", "d")
+    assert read_corpus([path], min_count=2)[1].words[3:] == ("a", "c")
+    assert read_corpus([path], min_count=1, max_words=3)[1].words[3:] == ("a", "c", "b")
+
+
+def test_rare_words_and_markers_are_unknown(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"a a rare <unk> <UNK> <s> </S>\n")
+    text, vocabulary = read_corpus([path], min_count=2)
+    assert words(text, vocabulary) == ["<S>", "a", "a", *["<UNK>"] * 5, "</S>"]
+
+
+def test_reading_twice_gives_the_same(tmp_path: Path) -> None:
+    """Learning a vocabulary and encoding with it are two roads to the same tokens."""
+    path = write(tmp_path / "a", "\n".join(f"w{i % 97} w{i % 13} é{i % 7} 中文" for i in range(5000)).encode())
+    text, vocabulary = read_corpus([path], min_count=3)
+    assert np.array_equal(encode_files([path], vocabulary).tokens, text.tokens)
+    assert np.array_equal(encode_lines(path.read_text().split("\n"), vocabulary).tokens, text.tokens)
+
+
+def test_many_words_make_the_table_grow(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", " ".join(f"word{i}" for i in range(60_000)).encode())
+    _, vocabulary = read_corpus([path], min_count=1)
+    assert sorted(vocabulary.words[3:]) == sorted(f"word{i}" for i in range(60_000))
+
+
+@given(lines=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
+def test_words_are_what_ascii_white_space_separates(lines: list[str]) -> None:
+    data = "\n".join(lines).encode()
+    vocabulary = Vocabulary(dict.fromkeys(w.decode() for w in data.split()))
+    tokens = encode_lines(data.decode().split("\n"), vocabulary).tokens
+    expected = []
+    for line in data.split(b"\n"):
+        found = [vocabulary.id_of(word.decode()) for word in line.split()]
+        expected += [0, *found, 1] if found else []
+    assert tokens.tolist() == expected
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 64])
+def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    path = write(tmp_path / "a", "añb  ccc\nlongerword é\n\nx".encode())
+    expected = read_corpus([path], min_count=1)
+    monkeypatch.setattr(corpus, "BLOCK", block)
+    text, vocabulary = read_corpus([path], min_count=1)
+    assert vocabulary == expected[1]
+    assert np.array_equal(text.tokens, expected[0].tokens)
+    assert [line for lines in read_lines([path]) for line in lines] == ["añb  ccc", "longerword é", "", "x"]
+
+
+# -- bad input: each is one line for a person, or a defined result
+
+
+def refused(path: Path | str, *what: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_corpus([path])
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in what:
+        assert part in message
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    refused(write(tmp_path / "empty", b""), "empty", "no words")
+
+
+def test_blank_lines_only(tmp_path: Path) -> None:
+    refused(write(tmp_path / "blank", b"\n \n\t\r\n"), "blank", "no words")
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    refused(tmp_path, "the folder is empty")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "nowhere", "no such file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "secret", b"a")
+    path.chmod(0)
+    refused(path, "cannot read", "secret", "Permission denied")
+
+
+def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "secret", b"a")
+
+    def no(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", no)
+    refused(path, "cannot read", "secret", "Permission denied")
+
+
+def test_invalid_utf8(tmp_path: Path) -> None:
+    refused(write(tmp_path / "latin", b"fine\nalso fine\ncaf\xe9 here\n"), "latin, line 3", "0xe9", "iconv")
+
+
+def test_nul_bytes(tmp_path: Path) -> None:
+    refused(write(tmp_path / "utf16", "one\ntwo".encode("utf-16-le")), "utf16, line 1", "NUL")
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress])
+def test_a_truncated_archive(tmp_path: Path, pack: object) -> None:
+    whole = pack(os.urandom(2000).hex().encode())  # type: ignore[operator]
+    refused(write(tmp_path / "cut", whole[: len(whole) // 2]))
+
+
+def test_one_word(tmp_path: Path) -> None:
+    text, vocabulary = read_corpus([write(tmp_path / "one", b"word")], min_count=1)
+    assert words(text, vocabulary) == ["<S>", "word", "</S>"]
+
+
+def test_a_byte_order_mark_is_no_word(tmp_path: Path) -> None:
+    text, vocabulary = read_corpus([write(tmp_path / "bom", b"\xef\xbb\xbfword\r\n")], min_count=1)
+    assert words(text, vocabulary) == ["<S>", "word", "</S>"]
+
+
+def test_a_line_of_fifty_megabytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "long", b"ab cd " * (50_000_000 // 6) + b"\nab\n")
+    text, vocabulary = read_corpus([path])
+    assert (text.sentences, len(vocabulary)) == (2, 5)
+    assert text.events == 2 * (50_000_000 // 6) + 1 + 2
+
+
+def test_a_word_of_fifty_megabytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "long", b"a a a " + b"x" * 50_000_000 + b" a\n")
+    text, vocabulary = read_corpus([path])
+    assert words(text, vocabulary) == ["<S>", "a", "a", "a", "<UNK>", "a", "</S>"]
+
+
+def test_no_sources() -> None:
+    with pytest.raises(InputError, match="no text given"):
+        read_corpus([])
+
+
+def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.zst", zstandard.ZstdCompressor().compress(b"a"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r"snm\[zst\]"):
+        read_corpus([path])
+
+
+# -- vocabulary files
+
+
+def test_a_vocabulary_without_unk_gets_it(tmp_path: Path) -> None:
+    listed = read_word_list(write(tmp_path / "v", b"cat\ndog\ncat\n\n<S>\n"))
+    assert listed == ["cat", "dog"]
+    vocabulary = Vocabulary(listed)
+    assert vocabulary.words == ("<S>", "</S>", "<UNK>", "cat", "dog")
+    assert vocabulary.id_of("bird") == vocabulary.unknown
+
+
+@pytest.mark.parametrize(
+    ("data", "what"), [(b"", "holds no words"), (b"two words\n", "line 1"), (b"\xff\n", "not UTF-8"), (None, "cannot read")]
+)
+def test_a_bad_vocabulary_file(tmp_path: Path, data: bytes | None, what: str) -> None:
+    path = tmp_path / "v"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(InputError, match=what):
+        read_word_list(path)
+
+
+# -- drawing sentences
+
+
+def test_samples_are_whole_sentences() -> None:
+    text = random_text(1, 100)
+    sample = sample_sentences(text, 100, seed=3)
+    assert 100 <= sample.events < 100 + 15
+    assert (sample.tokens == 0).sum() == (sample.tokens == 1).sum() == sample.sentences
+    assert sample_sentences(text, 10**9, seed=3) is text
+    rest, held = split_sentences(text, 100, seed=3)
+    assert rest.events + held.events == text.events
+    assert rest.sentences + held.sentences == text.sentences

@@ -1,0 +1,188 @@
+"""The specification language, the presets, keys, and families of the user's own."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snm.errors import SpecError
+from snm.features import PRESETS, FeatureSpec, KeyLayout, feature_family
+from snm.vocabulary import Vocabulary
+from tests.conftest import extractor_of, random_text, text_of
+
+
+def types(text: str) -> set[str]:
+    return {str(t) for t in FeatureSpec(text).types}
+
+
+def test_ngrams() -> None:
+    assert types("ngram(0..2)") == {"1-gram", "2-gram", "3-gram"}
+    assert types("ngram(2)") == {"1-gram", "3-gram"}, "the empty feature is always in"
+
+
+def test_skips_meet_all_limits() -> None:
+    assert types("skip(r=1..2, s=1..2, words=1..2)") == {
+        "1-gram", "(1, 1, 0)", "(1, 1, 1)", "(2, 1, 0)", "(1, 2, 0)", "(1, 2, 1)", "(2, 2, 0)",
+    }  # fmt: skip
+    assert types("skip(r=1, s=3, a=1..2)") == {"1-gram", "(1, 3, 1)", "(1, 3, 2)"}
+    assert types("skip(r=2, s=1..3, a=0, tied)") == {"1-gram", "(2, *, 0)"}
+
+
+def test_presets_have_the_papers_features() -> None:
+    assert len(FeatureSpec(PRESETS["snm5"]).types) == 5
+    ten = FeatureSpec("snm10-skip")
+    assert (len(ten.types), len(ten.slots)) == (10 + 15 + 4, 10 + 15 + 40)
+    five = FeatureSpec("snm5-skip")
+    assert len(five.types) == 5 + 27 + 7
+    only = {str(t) for t in FeatureSpec("snm5-skip-only").types}
+    assert only == {str(t) for t in five.types} - {f"{n}-gram" for n in range(2, 6)}
+    star = max(slot.s for slot in five.slots)
+    assert star == 20, "where * ends"
+
+
+@pytest.mark.parametrize("text", [*PRESETS, "ngram(1..3) + skip(r=1, s=2..*, a=0, tied, cap=9)", "snm3 + ngram(5)"])
+def test_the_text_of_a_specification_gives_the_same_specification(text: str) -> None:
+    spec = FeatureSpec(text)
+    again = FeatureSpec(spec.text)
+    assert again == spec
+    assert again.slots == spec.slots
+
+
+def test_terms_that_overlap_give_each_slot_once() -> None:
+    once = FeatureSpec("ngram(0..3)")
+    assert FeatureSpec("ngram(0..3) + ngram(2..3) + snm3").slots == once.slots
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "empty term"),
+        ("ngram(0..2) +", "empty term"),
+        ("ngram", "cannot read 'ngram'"),
+        ("bigram(2)", "cannot read 'bigram(2)'"),
+        ("ngram(3..1)", "range 3..1 is empty"),
+        ("ngram(0..99)", "too large"),
+        ("ngram(0..*)", "only the skip length"),
+        ("ngram(1, 2)", "takes one range"),
+        ("skip(r=1)", "skip length is missing"),
+        ("skip(r=1, s=1)", "no limit on the words"),
+        ("skip(r=0, s=1, a=1)", "at least one remote word"),
+        ("skip(r=1, s=1..*, a=1)", "needs 'tied'"),
+        ("skip(r=1, s=9..*, a=1, tied, cap=3)", "cap=3 lies below"),
+        ("skip(r=1, s=1, a=1, loose)", "cannot read 'loose'"),
+        ("skip(r=1..32, s=1..40, words=1..32)", "features an event; the most is"),
+        ("family(nowhere)", "not registered"),
+    ],
+)
+def test_a_specification_that_makes_no_sense_is_refused(text: str, what: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        FeatureSpec(text)
+    assert what in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_contexts_do_not_reach_past_the_sentence() -> None:
+    text = text_of([[3, 4], [3, 4]])
+    extractor = extractor_of("ngram(0..4)", text, 6)
+    keys = extractor.keys(text.tokens, 0, len(text.tokens))
+    half = len(text.tokens) // 2
+    assert np.array_equal(keys[:, :half], keys[:, half:])
+    assert (keys != 0).sum(axis=0).tolist() == [0, 2, 3, 4] * 2
+
+
+def test_keys_do_not_depend_on_the_blocks() -> None:
+    text = random_text(2, 60, 10, 40)
+    extractor = extractor_of("snm10-skip", text, 12)
+    whole = extractor.keys(text.tokens, 0, len(text.tokens))
+    for size in (1, 7, 64):
+        pieces = [extractor.keys(text.tokens, k, min(k + size, len(text.tokens))) for k in range(0, len(text.tokens), size)]
+        assert np.array_equal(np.concatenate(pieces, axis=1), whole)
+
+
+def test_tied_features_that_coincide_are_one() -> None:
+    text = text_of([[3, 3, 3, 3, 4]])
+    extractor = extractor_of("skip(r=1, s=1..3, a=0, tied)", text, 6)
+    last = extractor.keys(text.tokens, 5, 6)[:, 0]
+    assert (last != 0).sum() == 1 + 1, "the empty feature and [w0 skip-*]"
+
+
+def test_in_a_closed_vocabulary_unknown_words_are_no_targets() -> None:
+    text = text_of([[3, 2, 4]])
+    keys = extractor_of("ngram(0..1)", text, 6, closed=True).keys(text.tokens, 0, 5)
+    assert (keys != 0).sum(axis=0).tolist() == [0, 2, 0, 2, 2]
+
+
+@given(words=st.integers(4, 1 << 24), types_=st.integers(1, 200), keys=st.integers(1, 1 << 36))
+def test_layout_keeps_enough_bits(words: int, types_: int, keys: int) -> None:
+    layout = KeyLayout.for_work(words, types_, keys)
+    assert layout.hash_bits >= 50
+    assert 1 << layout.target_bits >= words
+    assert 1 << layout.type_bits >= types_
+    assert layout.key_bits <= 64 - layout.target_bits + layout.bucket_bits, "a link fits into 64 bits inside its bucket"
+
+
+# -- families
+
+
+@feature_family("suffix_pair", span=2)
+def suffix_pair(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
+    """The last two letters of the two words before the target: the example of docs/features.md."""
+    ending = np.array([zlib.crc32(word[-2:].encode()) for word in vocabulary.words], np.uint64)
+
+    def keys(tokens: np.ndarray, position: np.ndarray) -> np.ndarray:
+        found = np.zeros(len(tokens), np.uint64)
+        found[2:] = ending[tokens[:-2]] * np.uint64(1 << 32) + ending[tokens[1:-1]]
+        return np.where(position >= 2, found, np.uint64(0))
+
+    return keys
+
+
+def test_a_family_of_ones_own() -> None:
+    text = random_text(4, 30, 10)
+    extractor = extractor_of("ngram(0..1) + family(suffix_pair)", text, 12)
+    extractor.check_families(text.tokens)
+    whole = extractor.keys(text.tokens, 0, len(text.tokens))
+    assert whole.shape[0] == 3
+    seconds = whole[2]
+    ending = [word[-2:] for word in extractor.vocabulary.words]
+    by_context: dict[tuple[str, str], int] = {}
+    position = 0
+    for k, token in enumerate(text.tokens):
+        position = 0 if token == 0 else position + 1
+        if position < 2:
+            assert seconds[k] == 0
+            continue
+        context = ending[text.tokens[k - 2]], ending[text.tokens[k - 1]]
+        assert by_context.setdefault(context, int(seconds[k])) == seconds[k] != 0
+    assert len(set(by_context.values())) == len(by_context)
+    pieces = [extractor.keys(text.tokens, k, min(k + 5, len(text.tokens))) for k in range(0, len(text.tokens), 5)]
+    assert np.array_equal(np.concatenate(pieces, axis=1), whole)
+
+
+def test_a_family_that_looks_at_the_target_is_refused() -> None:
+    @feature_family("cheat")
+    def cheat(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
+        return lambda tokens, position: tokens.astype(np.uint64) + np.uint64(1)
+
+    text = random_text(4)
+    with pytest.raises(SpecError, match="looks at the target"):
+        extractor_of("family(cheat)", text, 14).check_families(text.tokens)
+
+
+def test_a_family_that_returns_something_else_is_refused() -> None:
+    @feature_family("wrong")
+    def wrong(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
+        return lambda tokens, position: tokens[:-1]
+
+    text = random_text(4)
+    with pytest.raises(SpecError, match="expected uint64 of shape"):
+        extractor_of("family(wrong)", text, 14).keys(text.tokens, 0, 5)
+
+
+def test_a_family_needs_a_plain_name() -> None:
+    with pytest.raises(SpecError, match="family name"):
+        feature_family("My Family")
