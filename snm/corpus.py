@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -48,35 +49,33 @@ def find_files(sources: Sequence[str | Path]) -> list[str]:
     return files
 
 
-def _open(name: str) -> IO[bytes]:
+@contextmanager
+def _open(name: str) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed by what its first bytes say."""
     if name == STDIN:
-        return sys.stdin.buffer
+        yield sys.stdin.buffer
+        return
     try:
-        raw: IO[bytes] = open(name, "rb")
+        raw = open(name, "rb")
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from error
-    if not raw.seekable():
-        return raw
-    head = raw.read(6)
-    raw.seek(0)
-    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-    if kind == "gz":
-        return gzip.open(raw)  # type: ignore[return-value]
-    if kind == "xz":
-        return lzma.open(raw)
-    if kind == "zst":
-        return _open_zst(raw)
-    return raw
+    with raw:
+        head = raw.peek(6) if raw.seekable() else b""
+        kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+        if kind is None:
+            yield raw
+        else:
+            opener = {"gz": gzip.open, "xz": lzma.open, "zst": _open_zst}[kind]
+            with opener(raw) as unpacked:
+                yield unpacked
 
 
-def _open_zst(raw: IO[bytes]) -> IO[bytes]:
+def _open_zst(raw: IO[bytes]) -> Any:
     try:
         import zstandard
     except ImportError:
         raise MissingExtra("zstandard", "zst", "reading zst files") from None
-    reader: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return reader  # type: ignore[no-any-return]
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
 
 
 def read_lines(sources: Sequence[str | Path]) -> Iterator[list[str]]:

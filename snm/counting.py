@@ -51,7 +51,7 @@ def unigram_counts(text: Text, extractor: Extractor) -> Counts:
     vocabulary = extractor.vocabulary
     counts = np.bincount(text.tokens, minlength=len(vocabulary))
     if counts[UNKNOWN] == 0:
-        counts[UNKNOWN] = np.count_nonzero(counts[1:] == 1)  # <S> is no word
+        counts[UNKNOWN] = np.count_nonzero(counts[UNKNOWN + 1 :] == 1)
     counts = np.maximum(counts, 1)
     targets = np.arange(1, len(vocabulary), dtype=np.uint32)
     targets = targets[targets != vocabulary.never_a_target]

@@ -72,7 +72,7 @@ def count(spec: FeatureSpec, sentences: Sequence[Sentence], words: int) -> Count
         for feature in features_of(spec, context):
             counts[feature][target] += 1
     empty = counts[(0, ())]
-    once = sum(n == 1 for n in empty.values())
+    once = sum(n == 1 for word, n in empty.items() if word > UNKNOWN)
     for word in range(1, words):
         if empty[word] == 0:
             empty[word] = max(1, once) if word == UNKNOWN else 1

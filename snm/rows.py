@@ -21,7 +21,7 @@ class RowIndex:
 
         low, high = (int(features[0]), int(features[-1])) if len(features) else (0, 0)
         places = max(1, len(features) // ROWS_A_PLACE)
-        shift = max(0, ((high - low) // places).bit_length())
+        shift = min(((high - low) // places).bit_length(), 63)  # a shift by 64 is undefined
         index = np.empty(((high - low) >> shift) + 2, np.uint32 if len(features) < 1 << 32 else np.uint64)
         lookup.build_index(features, np.uint64(low), np.uint64(shift), index)
         return cls(features, index, low, shift)

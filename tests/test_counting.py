@@ -25,11 +25,11 @@ def test_counts_do_not_depend_on_partitions_and_threads(spec: str) -> None:
 def test_the_budget_decides_the_partitions() -> None:
     text = random_text(1, 3000, 200, 40)
     extractor = extractor_of("ngram(0..4)", text, 202)
-    counter = Counter(text, extractor, memory=200_000)
+    counter = Counter(text, extractor, memory=2_000_000)
     parts = list(counter)
-    assert len(parts) == len(counter.ranges) > 10
-    largest = max(int(part.counts.sum()) for part in parts)
-    assert largest * 28 < 300_000, "a partition outgrows its budget by a bucket at most"
+    assert 2 <= len(parts) == len(counter.ranges) < 1 << extractor.layout.bucket_bits
+    assert max(int(part.counts.sum()) for part in parts) * 28 <= 2_000_000
+    assert len(list(Counter(text, extractor, memory=1))) == 1 << extractor.layout.bucket_bits, "one bucket at the least"
 
 
 def test_unseen_words_count_once_and_unk_as_often_as_there_are_singletons() -> None:

@@ -1,0 +1,186 @@
+"""What every language model answers, and what SNM answers besides."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snm
+from snm import reference
+from snm.corpus import Text, encode_files, encode_lines
+from snm.errors import InputError, SettingsError
+from snm.evaluation import check_sums, generated_text, perplexity, verify
+from snm.features import PRESETS
+from snm.model import LanguageModel, SnmModel
+from snm.pipeline import Settings, train
+from tests.conftest import SMALL_SKIPS
+from tests.test_features import suffix_pair
+
+
+class LanguageModelTests:
+    """The protocol. A family's tests inherit from this and give the fixture `model`."""
+
+    SENTENCE = "the cat sees a purple fish"
+
+    def test_the_distribution_sums_to_one(self, model: LanguageModel) -> None:
+        for context in ("", "the", "the cat sees", "purple purple", "a dog eats the cat sees the old man"):
+            p = model.distribution(model.context(context))
+            assert p.shape == (len(model.vocabulary),)
+            assert p.sum() == pytest.approx(1, abs=1e-6)
+            assert (p >= 0).all()
+            assert p[0] == 0, "<S> is never predicted"
+
+    def test_scores_are_the_distributions(self, model: LanguageModel) -> None:
+        tokens = encode_lines([self.SENTENCE], model.vocabulary).tokens
+        p = model.probabilities(tokens)
+        assert p[0] == 0
+        for k in range(1, len(tokens)):
+            assert p[k] == pytest.approx(model.distribution(tokens[:k])[tokens[k]], rel=1e-6)
+
+    def test_every_word_has_a_probability(self, model: LanguageModel) -> None:
+        p = model.distribution(model.context("the cat"))
+        predicted = np.arange(1, len(p))
+        predicted = predicted[predicted != model.vocabulary.never_a_target]
+        assert (p[predicted] > 0).all()
+
+    def test_sentence_and_word_scores(self, model: LanguageModel) -> None:
+        (words,) = model.score_words([self.SENTENCE])
+        assert [word for word, _ in words] == [*self.SENTENCE.split(), "</S>"]
+        assert model.score(self.SENTENCE) == pytest.approx(sum(p for _, p in words))
+        several = model.score_sentences(["the cat", "", self.SENTENCE])
+        assert several[0] == pytest.approx(model.score("the cat"))
+        assert math.isnan(several[1])
+        assert several[2] == pytest.approx(model.score(self.SENTENCE))
+
+    def test_sentences_do_not_see_each_other(self, model: LanguageModel) -> None:
+        alone = model.score(self.SENTENCE)
+        assert model.score_sentences(["a dog eats", self.SENTENCE])[1] == alone
+
+    def test_threads_do_not_change_scores(self, model: LanguageModel) -> None:
+        tokens = encode_lines([self.SENTENCE] * 500, model.vocabulary).tokens
+        assert np.array_equal(model.probabilities(tokens), model.probabilities(tokens, threads=3))
+
+    def test_next_words_are_the_largest_of_the_distribution(self, model: LanguageModel) -> None:
+        best = model.next_words("the old", 4)
+        p = model.distribution(model.context("the old"))
+        assert [q for _, q in best] == sorted(p, reverse=True)[:4]
+        assert len(model.next_words("", 10**6)) <= len(p)
+        with pytest.raises(SettingsError, match="k is 0"):
+            model.next_words("the", 0)
+
+    def test_generation(self, model: LanguageModel) -> None:
+        assert model.generate(3) == model.generate(3)
+        drawn = [model.generate(seed, prompt="the cat", max_words=6) for seed in range(20)]
+        assert all(sentence.startswith("the cat") for sentence in drawn)
+        assert all(len(sentence.split()) <= 8 for sentence in drawn)
+        assert not any("<UNK>" in sentence for sentence in drawn)
+        with pytest.raises(SettingsError, match="temperature"):
+            model.generate(temperature=0)
+
+    def test_perplexity_report(self, model: LanguageModel) -> None:
+        text = encode_lines(["the cat sees fish", self.SENTENCE], model.vocabulary)
+        report = perplexity(model, text)
+        (first, second) = model.score_words(["the cat sees fish", self.SENTENCE])
+        logs = [p for word, p in [*first, *second] if word != "purple" or not model.vocabulary.closed]
+        assert (report.sentences, report.tokens, report.oov) == (2, 12, 1)
+        assert report.oov_rate == pytest.approx(1 / 12)
+        assert report.logprob10 == pytest.approx(sum(logs))
+        assert report.ppl == pytest.approx(10 ** -(sum(logs) / len(logs)))
+        known = [p for word, p in [*first, *second] if word != "purple"]
+        assert report.ppl_no_oov == pytest.approx(10 ** -(sum(known) / len(known)))
+
+    def test_perplexity_of_nothing_is_refused(self, model: LanguageModel) -> None:
+        with pytest.raises(InputError, match="no words"):
+            perplexity(model, encode_lines(["", " "], model.vocabulary))
+
+    def test_sums_over_contexts(self, model: LanguageModel) -> None:
+        text = encode_lines(["the cat sees purple fish"] * 30, model.vocabulary)
+        report = check_sums(model, text, 100)
+        assert report.contexts == 100
+        assert report.at_start >= 10
+        assert report.with_unknown >= 10
+        assert report.worst < 1e-6
+
+
+class TestSnm(LanguageModelTests):
+    @pytest.fixture
+    def model(self, model_path: Path) -> SnmModel:
+        return snm.load(model_path)
+
+    def test_training_pays(self, model: SnmModel, corpus_file: Path, tmp_path: Path) -> None:
+        text = encode_files([corpus_file], model.vocabulary)
+        unigram = train([corpus_file], tmp_path / "m", Settings(features="ngram(0)", threads=1))
+        assert perplexity(model, text).ppl < 0.5 * perplexity(unigram, text).ppl
+
+    def test_explanations_add_up(self, model: SnmModel) -> None:
+        explained = model.explain(self.SENTENCE)
+        scored = model.score_words([self.SENTENCE])[0]
+        for explanation, (word, logarithm) in zip(explained, scored, strict=True):
+            assert explanation.word == word
+            assert explanation.probability == pytest.approx(10**logarithm, rel=1e-6)
+            assert sum(part.share for part in explanation.parts) == explanation.probability
+            assert sum(part.weight for part in explanation.parts) == pytest.approx(1, rel=1e-6)
+        features = [part.feature for part in explained[2].parts]
+        assert set(features) >= {"[]", "[cat]", "[the cat]", "[<S> the cat]", "[the skip-1]", "[the skip-*]"}
+
+    def test_nothing_to_explain(self, model: SnmModel) -> None:
+        with pytest.raises(InputError, match="nothing to explain"):
+            model.explain("  ")
+
+    def test_verify(self, model: SnmModel) -> None:
+        report = verify(model, generated_text(model, 20), 50)
+        assert report.worst < 1e-6
+
+
+@pytest.fixture(scope="module")
+def closed_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
+    path = tmp_path_factory.mktemp("closed") / "m"
+    return train([corpus_file], path, Settings(features="ngram(0..2)", closed=True, threads=1))
+
+
+class TestClosedVocabulary(LanguageModelTests):
+    @pytest.fixture
+    def model(self, closed_model: SnmModel) -> SnmModel:
+        return closed_model
+
+    def test_unknown_words_are_not_predicted(self, model: SnmModel) -> None:
+        assert model.distribution(model.context("the"))[model.vocabulary.unknown] == 0
+
+
+@pytest.fixture(scope="module")
+def family_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
+    assert suffix_pair  # the import registers it
+    path = tmp_path_factory.mktemp("family") / "m"
+    return train([corpus_file], path, Settings(features="ngram(0..1) + family(suffix_pair)", threads=1))
+
+
+class TestFamily(LanguageModelTests):
+    @pytest.fixture
+    def model(self, family_model: SnmModel) -> SnmModel:
+        return family_model
+
+    def test_the_family_is_explained(self, model: SnmModel) -> None:
+        assert "[suffix_pair:0]" in [part.feature for part in model.explain("the cat sees")[2].parts]
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, SMALL_SKIPS])
+def test_every_preset_sums_to_one(preset: str, corpus_file: Path, tmp_path: Path) -> None:
+    model = train([corpus_file], tmp_path / "m", Settings(features=preset, threads=1))
+    text = encode_lines(["the old man likes purple fish sees a dog and the cat likes the old man"], model.vocabulary)
+    assert check_sums(model, text, 100).worst < 1e-6
+
+
+def test_a_trained_model_is_the_oracles(corpus_file: Path, tmp_path: Path) -> None:
+    """From a file to a probability, without training in between: the whole road against the oracle."""
+    settings = Settings(features=SMALL_SKIPS, threads=1, training=snm.TrainingSettings(passes=0))
+    model = train([corpus_file], tmp_path / "m", settings)
+    text = encode_files([corpus_file], model.vocabulary)
+    few = Text(text.tokens[: np.flatnonzero(text.tokens == 1)[4] + 1], 5)
+    counts = reference.count(model.spec, reference.to_sentences(text.tokens), len(model.vocabulary))
+    m = {f: {j: c / sum(row.values()) for j, c in row.items()} for f, row in counts.items()}
+    assert perplexity(model, few).ppl == pytest.approx(
+        reference.perplexity(model.spec, m, reference.to_sentences(few.tokens)), rel=1e-6
+    )

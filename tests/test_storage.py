@@ -1,0 +1,164 @@
+"""The folder on disk: whole or absent, checked when opened, and what every fault says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snm
+from snm.errors import FormatError, SettingsError
+from snm.evaluation import generated_text, verify
+from snm.pipeline import Settings, train
+from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array
+
+
+@pytest.fixture
+def copy(model_path: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model_path, tmp_path / "copy"))
+
+
+def test_the_folder_is_plain_arrays(model_path: Path) -> None:
+    """What docs/format.md promises: NumPy and JSON alone can read it."""
+    manifest = json.loads((model_path / MANIFEST).read_text())
+    arrays = {p.stem: np.load(p) for p in model_path.glob("*.npy")}
+    words = (model_path / "vocabulary.txt").read_text().split("\n")[:-1]
+    assert set(arrays) == {"features", "index", "offsets", "sums", "targets", "weights"}
+    assert {name: a.dtype.str for name, a in arrays.items()} == {
+        "features": "<u8", "index": "<u4", "offsets": "<i8", "sums": "<f4", "targets": "<u4", "weights": "<f4",
+    }  # fmt: skip
+    assert len(words) == manifest["vocabulary"]["words"]
+    assert len(arrays["features"]) == manifest["rows"]
+    assert len(arrays["targets"]) == manifest["links"] == arrays["offsets"][-1]
+    sums = np.add.reduceat(arrays["weights"], arrays["offsets"][:-1], dtype=np.float64)
+    np.testing.assert_allclose(arrays["sums"], sums, rtol=1e-6)
+    for name, entry in manifest["files"].items():
+        assert hashlib.sha256((model_path / name).read_bytes()).hexdigest() == entry["sha256"]
+
+
+def test_an_array_is_written_in_blocks(tmp_path: Path) -> None:
+    writer = ArrayWriter(tmp_path / "a.npy", "<u4")
+    for block in ([1, 2], [], [3]):
+        writer.append(np.array(block, np.uint32))
+    writer.close()
+    assert open_array(tmp_path / "a.npy").tolist() == [1, 2, 3]
+
+
+def refused(path: Path, *what: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        snm.load(path)
+    for part in what:
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_model(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "no such model")
+    refused(tmp_path, "is not a model", MANIFEST)
+
+
+def test_a_file_that_is_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("hello")
+    refused(path, "is not a model")
+
+
+def test_a_damaged_manifest(copy: Path) -> None:
+    (copy / MANIFEST).write_text("{")
+    refused(copy, "is damaged")
+
+
+def test_another_version(copy: Path) -> None:
+    manifest = json.loads((copy / MANIFEST).read_text())
+    (copy / MANIFEST).write_text(json.dumps({**manifest, "version": 99}))
+    refused(copy, "version 99", "reads snm-model version 1", "rebuild")
+
+
+def test_another_kind(copy: Path) -> None:
+    manifest = json.loads((copy / MANIFEST).read_text())
+    (copy / MANIFEST).write_text(json.dumps({**manifest, "kind": "oracle"}))
+    refused(copy, "kind 'oracle'")
+
+
+def test_a_missing_or_truncated_array(copy: Path) -> None:
+    path = copy / "weights.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+    refused(copy, "weights.npy", "expected", "bytes")
+    path.unlink()
+    refused(copy, "weights.npy is missing")
+
+
+@pytest.mark.parametrize("name", ["weights.npy", "targets.npy", "vocabulary.txt"])
+def test_a_flipped_bit_is_found_by_verify(copy: Path, name: str) -> None:
+    text = generated_text(snm.load(copy), 3)
+    data = bytearray((copy / name).read_bytes())
+    data[-5] ^= 1
+    (copy / name).write_bytes(data)
+    with pytest.raises(FormatError, match=f"{name}: its checksum differs"):
+        verify(snm.load(copy), text, 5)
+
+
+def test_a_model_that_does_not_add_up_is_found_by_verify(copy: Path) -> None:
+    """Checksums right, contents wrong: what a faulty writer would leave."""
+    sums = np.load(copy / "sums.npy")
+    sums[1] *= 2
+    np.save(copy / "sums.npy", sums)
+    manifest = json.loads((copy / MANIFEST).read_text())
+    manifest["files"]["sums.npy"]["sha256"] = hashlib.sha256((copy / "sums.npy").read_bytes()).hexdigest()
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+    model = snm.load(copy)
+    with pytest.raises(FormatError, match="row sums"):
+        verify(model, generated_text(model, 3), 5)
+
+
+def test_an_output_that_exists_is_left_alone(corpus_file: Path, copy: Path) -> None:
+    before = (copy / MANIFEST).read_bytes()
+    with pytest.raises(SettingsError, match="exists already"):
+        train([corpus_file], copy, Settings(threads=1))
+    assert (copy / MANIFEST).read_bytes() == before
+
+
+def test_overwriting_is_asked_for(corpus_file: Path, copy: Path) -> None:
+    before = snm.load(copy)
+    model = train([corpus_file], copy, Settings(features="ngram(0..1)", threads=1), overwrite=True)
+    assert model.manifest["links"] < before.manifest["links"]
+    assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"], "nothing is left beside it"
+
+
+def test_what_is_no_model_is_never_overwritten(corpus_file: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "thesis"
+    precious.mkdir()
+    (precious / "chapter1").write_text("words")
+    with pytest.raises(SettingsError, match="is not a model"):
+        train([corpus_file], precious, Settings(threads=1), overwrite=True)
+    assert (precious / "chapter1").read_text() == "words"
+
+
+def test_a_failed_run_leaves_nothing(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("snm.pipeline._Run.adjust", fail)
+    with pytest.raises(KeyboardInterrupt):
+        train([corpus_file], tmp_path / "m", Settings(threads=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_overwrite_keeps_the_old_model(corpus_file: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (copy / MANIFEST).read_bytes()
+    monkeypatch.setattr("snm.storage.file_sha256", lambda path: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train([corpus_file], copy, Settings(threads=1), overwrite=True)
+    assert (copy / MANIFEST).read_bytes() == before
+    assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"]
+
+
+def test_a_place_that_cannot_be_written(corpus_file: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(SettingsError, match="cannot write"):
+        ModelWriter(blocked / "m")

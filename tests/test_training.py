@@ -1,0 +1,191 @@
+"""Training runs: reproducible, stopped in time, with every loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snm
+from snm.corpus import encode_files
+from snm.errors import InputError, SettingsError
+from snm.evaluation import perplexity
+from snm.metafeatures import MetafeatureSet
+from snm.model import SnmModel
+from snm.pipeline import Settings, train
+from snm.training import Adjustment, TrainingReport, TrainingSettings, train_adjustment
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text
+
+
+def make(path: Path, corpus: Path, dev: tuple[Path, ...] = (), threads: int = 1, **training: object) -> SnmModel:
+    settings = Settings(features=SMALL_SKIPS, threads=threads, training=TrainingSettings(**training))  # type: ignore[arg-type]
+    return train([corpus], path, settings, dev)
+
+
+def ppl(model: SnmModel, corpus: Path) -> float:
+    return perplexity(model, encode_files([corpus], model.vocabulary)).ppl
+
+
+@pytest.fixture(scope="module")
+def longer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text from random bigrams: enough events that threads work at the same time."""
+    random = np.random.default_rng(5)
+    follow = random.integers(0, 300, (300, 4))
+    lines, word = [], 0
+    for _ in range(4000):
+        sentence = []
+        for _ in range(random.integers(2, 20)):
+            word = int(follow[word, random.integers(4)] if random.random() < 0.8 else random.integers(300))
+            sentence.append(f"w{word}")
+        lines.append(" ".join(sentence))
+    path = tmp_path_factory.mktemp("longer") / "train.txt"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_one_thread_is_reproducible_to_the_bit(longer_file: Path, tmp_path: Path) -> None:
+    first, second = (make(tmp_path / name, longer_file) for name in "ab")
+    assert first.manifest["files"] == second.manifest["files"]
+
+
+def test_partitions_and_memory_do_not_change_the_model(longer_file: Path, tmp_path: Path) -> None:
+    models = [
+        train([longer_file], tmp_path / str(i), Settings(features=SMALL_SKIPS, threads=1, **how))  # type: ignore[arg-type]
+        for i, how in enumerate(({}, {"partitions": 5}, {"memory": 300 << 20}))
+    ]
+    assert models[0].manifest["files"] == models[1].manifest["files"] == models[2].manifest["files"]
+
+
+def test_threads_agree_within_one_percent_of_perplexity(longer_file: Path, tmp_path: Path) -> None:
+    one, three = (make(tmp_path / str(n), longer_file, threads=n) for n in (1, 3))
+    assert ppl(three, longer_file) == pytest.approx(ppl(one, longer_file), rel=0.01)
+    for name in ("features", "offsets", "targets"):
+        assert one.manifest["files"][f"{name}.npy"] == three.manifest["files"][f"{name}.npy"]
+
+
+def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Path) -> None:
+    """The annotated events take 8 bytes a feature; where they do not fit they go to disk."""
+    spec = "snm10-skip"
+    small = Settings(features=spec, threads=1, memory=256 << 20)
+    assert 4000 * 12 * 65 * 8 < small.memory  # about 25 MB: in memory by default
+    models = [train([longer_file], tmp_path / "memory", small)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("snm.pipeline.Annotations.bytes_needed", staticmethod(lambda text, extractor: 1 << 40))
+        models.append(train([longer_file], tmp_path / "disk", small))
+    assert models[0].manifest["files"] == models[1].manifest["files"]
+
+
+@pytest.mark.parametrize("loss", ["leave-one-out", "poisson", "multinomial"])
+@pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
+def test_every_loss_improves_on_relative_frequencies(loss: str, optimiser: str, longer_file: Path, tmp_path: Path) -> None:
+    lines = longer_file.read_text().split("\n")
+    text, held_out = tmp_path / "text", tmp_path / "held-out"
+    text.write_text("\n".join(lines[:3600]))
+    held_out.write_text("\n".join(lines[3600:]))
+    plain = make(tmp_path / "plain", text, passes=0)
+    rate = {"multinomial": {"sgd": 1e-5}.get(optimiser)}.get(loss)
+    if loss == "poisson":  # learns the training text itself, by design: judged there
+        trained = make(tmp_path / "m", text, loss=loss, optimiser=optimiser)
+        assert ppl(trained, text) < ppl(plain, text)
+        return
+    dev = (held_out,) if loss == "multinomial" else ()
+    trained = make(tmp_path / "m", text, dev, loss=loss, optimiser=optimiser, rate=rate, batch=512)
+    assert ppl(trained, held_out) < ppl(plain, held_out)
+
+
+def test_multinomial_sets_text_aside_where_none_is_given(longer_file: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = Settings(threads=1, training=TrainingSettings(loss="multinomial"))
+    train([longer_file], tmp_path / "m", settings, notify=said.append)
+    assert any("set aside" in message for message in said)
+
+
+def test_training_stops_when_held_out_perplexity_rises(longer_file: Path, tmp_path: Path) -> None:
+    lines = longer_file.read_text().split("\n")
+    text, dev = tmp_path / "text", tmp_path / "dev"
+    text.write_text("\n".join(lines[:3000]))
+    dev.write_text("\n".join(lines[3000:]))
+    model = make(tmp_path / "m", text, (dev,), passes=30, rate=0.3)
+    figures = model.manifest["training"]
+    seen = figures["dev_perplexities"]
+    assert len(figures["losses"]) < 30, "it stopped"
+    assert seen[-1] > min(seen)
+    assert figures["best_pass"] == int(np.argmin(seen))
+    assert ppl(model, dev) == pytest.approx(min(seen), rel=1e-6), "the best weights were kept"
+
+
+def test_a_sample_of_events(longer_file: Path, tmp_path: Path) -> None:
+    sampled = make(tmp_path / "m", longer_file, events=2000, metafeatures=MetafeatureSet.parse("all, -feature"))
+    assert sampled.manifest["training"]["events"] == 2000
+    plain = make(tmp_path / "plain", longer_file, passes=0)
+    assert ppl(sampled, longer_file) != ppl(plain, longer_file)
+    assert sampled.manifest["links"] == plain.manifest["links"], "counts are of the whole text"
+
+
+def test_a_tiny_table_collides_and_still_sums_to_one(corpus_file: Path, tmp_path: Path) -> None:
+    model = make(tmp_path / "m", corpus_file, slots=8)
+    assert model.manifest["training"]["slots"] == 8
+    assert model.distribution(model.context("the cat")).sum() == pytest.approx(1)
+
+
+def test_a_vocabulary_file(corpus_file: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("cat\nthe\nunicorn\n")
+    model = train([corpus_file], tmp_path / "m", Settings(vocabulary=words, threads=1))
+    assert model.vocabulary.words == ("<S>", "</S>", "<UNK>", "cat", "the", "unicorn")
+    assert dict(model.next_words("the", 5))["unicorn"] > 0, "never seen, still possible"
+
+
+def test_unk_is_possible_where_the_text_has_none(corpus_file: Path, tmp_path: Path) -> None:
+    model = train([corpus_file], tmp_path / "m", Settings(min_count=1, threads=1))
+    assert model.manifest["text"]["oov"] == 0
+    assert 0 < model.distribution(model.context("the"))[model.vocabulary.unknown] < 0.01
+
+
+@pytest.mark.parametrize("text", ["word", "one\n\n\ntwo", "a a a a a a a a"])
+@pytest.mark.parametrize("preset", ["snm5", "snm10-skip"])
+def test_the_smallest_texts(text: str, preset: str, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text(text)
+    model = train([path], tmp_path / "m", Settings(features=preset, min_count=1, threads=2))
+    assert model.distribution(model.context(text.split()[0])).sum() == pytest.approx(1)
+    assert np.isfinite(model.score("one two three"))
+
+
+def test_one_sentence_cannot_be_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text("one sentence")
+    with pytest.raises(InputError, match="--dev"):
+        train([path], tmp_path / "m", Settings(training=TrainingSettings(loss="multinomial")))
+
+
+def test_empty_held_out_text_is_refused(corpus_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.write_text("\n")
+    with pytest.raises(InputError, match="held-out"):
+        make(tmp_path / "m", corpus_file, (path,))
+    assert not (tmp_path / "m").exists()
+
+
+def test_settings_that_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="exclude each other"):
+        Settings(vocabulary=tmp_path, max_words=3)
+    with pytest.raises(SettingsError, match="memory"):
+        Settings(memory=5)
+
+
+def test_no_passes_leave_the_weights_alone() -> None:
+    text = random_text(1)
+    extractor = extractor_of("ngram(0..1)", text, 14)
+    settings = TrainingSettings(passes=0)
+    adjustment = Adjustment(extractor, settings, 64)
+    assert train_adjustment(adjustment, settings, None, None, None) == TrainingReport()
+    assert not adjustment.table[:, 0].any()
+
+
+def test_the_public_names_are_there() -> None:
+    for name in snm.__all__:
+        assert getattr(snm, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = snm.nonsense
