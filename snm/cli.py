@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
-class Size(click.ParamType):
+class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A number of bytes such as 500M or 4G."""
 
     name = "size"
@@ -39,6 +39,12 @@ class Size(click.ParamType):
             return int(float(number) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit])
         except (KeyError, ValueError):
             self.fail(f"{value!r} is not a size; expected a number with K, M, G or T, such as 4G", param, ctx)
+
+
+class Number(click.IntRange):
+    """A whole number, shown as N."""
+
+    name = "N"
 
 
 class Group(click.Group):
@@ -82,7 +88,7 @@ def main() -> None:
 # shared options and output
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-threads_option = click.option("--threads", type=click.IntRange(1), help="Threads.  [default: all cores]")
+threads_option = click.option("--threads", type=Number(1), help="Threads.  [default: all cores]")
 import_option = click.option(
     "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=_import,
     help="Import a Python module first, one that registers feature families.",
@@ -159,40 +165,44 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @main.command()
 @click.argument("text", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
-@click.option("--preset", help="Features by name: snm2 … snm10, snm5-skip, snm5-skip-only, snm10-skip.  [default: snm5]")
+@click.option(
+    "--preset", help="Features by name: snm2 … snm10, snm5-skip, snm5-skip-only, snm10-skip.  [default: snm5]"
+)
 @click.option("--features", help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'.")
 @click.option("--dev", multiple=True, help="Held-out text: training stops when its perplexity rises.")
-@click.option("--min-count", type=click.IntRange(1), default=3, show_default=True,
+@click.option("--min-count", type=Number(1), default=3, show_default=True,
               help="Words seen less often are <UNK>.")  # fmt: skip
-@click.option("--max-words", type=click.IntRange(1), help="Keep the most frequent words only.")
+@click.option("--max-words", type=Number(1), help="Keep the most frequent words only.")
 @click.option("--vocab", help="File with the vocabulary, one word a line, instead of the text's own.")
 @click.option("--closed", is_flag=True, help="Closed vocabulary: <UNK> is never predicted.")
 @click.option("--loss", type=click.Choice(["leave-one-out", "poisson", "multinomial"]), default="leave-one-out",
-              show_default=True, help="Poisson with or without leave-one-out, or multinomial on held-out text.")  # fmt: skip
+              show_default=True,
+              help="Poisson with or without leave-one-out, or multinomial on held-out text.")  # fmt: skip
 @click.option("--optimiser", type=click.Choice(["adagrad", "sgd"]), default="adagrad", show_default=True)
 @click.option("--rate", type=float, help="Learning rate.  [default: 0.02 for adagrad, 0.002 for sgd]")
 @click.option("--accumulator", type=float, default=1.0, show_default=True,
               help="What AdaGrad's sums of squares start at.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1), default=4096, show_default=True,
+@click.option("--batch", type=Number(1), default=4096, show_default=True,
               help="Events a step of the multinomial loss.")  # fmt: skip
-@click.option("--passes", type=click.IntRange(0), default=1, show_default=True,
+@click.option("--passes", type=Number(0), default=1, show_default=True,
               help="Most passes over the events; 0 leaves relative frequencies.")  # fmt: skip
-@click.option("--events", type=click.IntRange(1), help="Train on about this many events, drawn by sentence.  [default: all]")
-@click.option("--slots", type=click.IntRange(1), help="Slots of the table of metafeature weights.  [default: half the links]")
+@click.option("--events", type=Number(1), help="Train on about this many events, drawn by sentence.  [default: all]")
+@click.option("--slots", type=Number(1), help="Slots of the table of metafeature weights.  [default: half the links]")
 @click.option("--metafeatures", default="all", show_default=True,
               help="Conjunctions such as 'type+link-count, target'; 'all, -feature' ablates one of feature, type, "
                    "feature-count, target, link-count.")  # fmt: skip
-@click.option("--feature-buckets", type=click.IntRange(1, 2), default=1, show_default=True,
+@click.option("--feature-buckets", type=Number(1, 2), default=1, show_default=True,
               help="log2 buckets of a feature count.")  # fmt: skip
-@click.option("--link-buckets", type=click.IntRange(1, 2), default=2, show_default=True,
+@click.option("--link-buckets", type=Number(1, 2), default=2, show_default=True,
               help="log2 buckets of a link count.")  # fmt: skip
 @click.option("--merge/--no-merge", default=True, show_default=True,
               help="One look-up for metafeatures that coincide.")  # fmt: skip
 @click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory to stay inside while counting.")
-@click.option("--partitions", type=click.IntRange(1), help="Partitions of the counts.  [default: what the memory needs]")
+@click.option("--partitions", type=Number(1), help="Partitions of the counts.  [default: what the memory needs]")
 @threads_option
 @click.option("--seed", type=int, default=1, show_default=True,
-              help="Seed of all random choices. One thread gives the same model, bit for bit; several differ a little.")  # fmt: skip
+              help="Seed of all random choices. "
+                   "One thread gives the same model, bit for bit; several differ a little.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite a model of that name.")
 @click.option("--quiet", is_flag=True, help="Say nothing but errors.")
 @import_option
@@ -211,7 +221,9 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
     if as_json:
-        _print_json({"model": output, "bytes": size, **{k: m[k] for k in ("features", "rows", "links", "text", "training")}})
+        _print_json(
+            {"model": output, "bytes": size, **{k: m[k] for k in ("features", "rows", "links", "text", "training")}}
+        )
     else:
         _notify(quiet)(f"wrote {output} ({size / 1e6:,.0f} MB)")
 
@@ -295,7 +307,7 @@ def _score_line(words: list[tuple[str, float]], tokens: bool, as_json: bool) -> 
 @main.command(name="next")
 @model_argument
 @click.argument("words", default="")
-@click.option("-k", type=click.IntRange(1), default=10, show_default=True, help="How many.")
+@click.option("-k", type=Number(1), default=10, show_default=True, help="How many.")
 @import_option
 @json_option
 def next_words(path: str, words: str, k: int, as_json: bool) -> None:
@@ -310,9 +322,9 @@ def next_words(path: str, words: str, k: int, as_json: bool) -> None:
 
 @main.command()
 @model_argument
-@click.option("-n", "count", type=click.IntRange(1), default=1, show_default=True, help="How many sentences.")
+@click.option("-n", "count", type=Number(1), default=1, show_default=True, help="How many sentences.")
 @click.option("--prompt", default="", help="Words that each sentence begins with.")
-@click.option("--max-words", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--max-words", type=Number(1), default=100, show_default=True)
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1 likelier, above 1 wilder.")
 @click.option("--unknown", is_flag=True, help="Let <UNK> be drawn too.")
 @click.option("--seed", type=int, help="Seed, to get the same sentences again.")
@@ -329,7 +341,7 @@ def generate(
 @main.command()
 @model_argument
 @click.argument("sentence")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Features shown for a word.")
+@click.option("--top", type=Number(1), default=5, show_default=True, help="Features shown for a word.")
 @import_option
 @json_option
 def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
@@ -349,7 +361,9 @@ def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
                        f"weight {part.weight:.3f}  {part.feature}")  # fmt: skip
         if len(explanation.parts) > top:
             rest = sum(part.share for part in explanation.parts[top:])
-            click.echo(f"    {rest:.6g}  ({rest / explanation.probability:6.1%})  {len(explanation.parts) - top} others")
+            click.echo(
+                f"    {rest:.6g}  ({rest / explanation.probability:6.1%})  {len(explanation.parts) - top} others"
+            )
 
 
 @main.command()
@@ -372,8 +386,14 @@ def info(path: str, as_json: bool) -> None:
         ("links", f"{m['links']:,} feature-target pairs"),
         ("size", f"{size:,} bytes, {size / m['links']:.1f} a link"),
         ("hash", f"{m['hash_bits']} bits; {m['expected_collisions']:.2g} features expected to share a key"),
-        ("trained on", f"{text['tokens']:,} tokens in {text['sentences']:,} sentences, {text['oov']:,} out of vocabulary"),
-        ("loss", f"{training['loss']}, {training['optimiser']} at {training['rate']}, kept pass {training['best_pass']}"),
+        (
+            "trained on",
+            f"{text['tokens']:,} tokens in {text['sentences']:,} sentences, {text['oov']:,} out of vocabulary",
+        ),
+        (
+            "loss",
+            f"{training['loss']}, {training['optimiser']} at {training['rate']}, kept pass {training['best_pass']}",
+        ),
         ("metafeatures", f"{len(training['metafeatures'].split(','))} conjunctions, {training['slots']:,} slots"),
         ("written by", f"{m['written_by']}, format {m['version']}"),
     ]
@@ -384,7 +404,7 @@ def info(path: str, as_json: bool) -> None:
 @main.command()
 @model_argument
 @click.argument("text", nargs=-1)
-@click.option("--contexts", type=click.IntRange(1), default=1000, show_default=True, help="Contexts to add up.")
+@click.option("--contexts", type=Number(1), default=1000, show_default=True, help="Contexts to add up.")
 @import_option
 @json_option
 def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> None:

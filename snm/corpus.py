@@ -56,7 +56,7 @@ def _open(name: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        raw = open(name, "rb")
+        raw = open(name, "rb")  # noqa: SIM115
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from error
     with raw:
@@ -65,8 +65,8 @@ def _open(name: str) -> Iterator[IO[bytes]]:
         if kind is None:
             yield raw
         else:
-            opener = {"gz": gzip.open, "xz": lzma.open, "zst": _open_zst}[kind]
-            with opener(raw) as unpacked:
+            openers: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "zst": _open_zst}
+            with openers[kind](raw) as unpacked:
                 yield unpacked
 
 
@@ -297,7 +297,7 @@ def _choose_words(encoder: _Encoder, counts: np.ndarray, min_count: int, max_wor
     """Numbers of the words to keep, by decreasing count, equal counts by their spelling."""
     candidates = np.flatnonzero(counts >= max(min_count, 1))
     candidates = candidates[candidates >= 3]
-    spelling = np.array([encoder.word(number) for number in candidates], dtype=object)
+    spelling = [encoder.word(number) for number in candidates.tolist()]
     order = sorted(range(len(candidates)), key=lambda i: (-counts[candidates[i]], spelling[i]))
     return candidates[np.array(order[:max_words], dtype=np.int64)]
 

@@ -186,5 +186,4 @@ class Counter:
 def _even_groups(bounds: np.ndarray, n: int) -> list[tuple[int, int]]:
     """Ranges of buckets that hold about the same number of keys each."""
     wanted = np.linspace(0, bounds[-1], n + 1)[1:-1]
-    edges = [0, *np.searchsorted(bounds, wanted).tolist(), len(bounds) - 1]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return parallel.between([0, *np.searchsorted(bounds, wanted).tolist(), len(bounds) - 1])

@@ -67,13 +67,19 @@ class SumReport:
 
 
 def check_sums(
-    model: LanguageModel, text: Text, contexts: int = 1000, seed: int = 1, advance: Callable[[int], None] = lambda n: None
+    model: LanguageModel,
+    text: Text,
+    contexts: int = 1000,
+    seed: int = 1,
+    advance: Callable[[int], None] = lambda n: None,
 ) -> SumReport:
     """Add up P(w | h) over the whole vocabulary after contexts h of the text drawn at random.
 
     Where the text has them, a tenth of the contexts are sentence starts and a tenth end in an
     out-of-vocabulary word.
     """
+    if not text.events:
+        raise InputError("no words to take contexts from; expected one sentence a line")
     starts, chosen = _choose_contexts(text, contexts, seed)
     worst, with_unknown, at_start = 0.0, 0, 0
     for k in chosen:
@@ -123,6 +129,6 @@ def verify(
     report = check_sums(model, text, contexts, advance=advance)
     if not report.worst <= SUM_TOLERANCE:
         raise FormatError(
-            f"{model.path}: probabilities are {report.worst:.2g} away from 1; expected at most {SUM_TOLERANCE}; rebuild it"
+            f"{model.path}: probabilities sum to 1 within {report.worst:.2g} only; expected {SUM_TOLERANCE}; rebuild it"
         )
     return report

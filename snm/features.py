@@ -231,7 +231,8 @@ def _parse_term(piece: str, text: str) -> Term:
     kind, arguments = match.group(1), [part.strip() for part in match.group(2).split(",")]
     if kind == "family":
         family_named(arguments[0])
-        return Term("family", *(4 * [Range(0, 0)]), family=arguments[0])
+        none = Range(0, 0)
+        return Term("family", none, none, none, none, family=arguments[0])
     if kind == "ngram":
         if len(arguments) != 1:
             raise SpecError(f"{piece!r}: ngram takes one range of context words, such as ngram(0..4)")
@@ -458,6 +459,8 @@ class Extractor:
 
 
 def _mix64_array(x: np.ndarray) -> np.ndarray:
+    """`snm.kernels.hashing.mix64` of every entry."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    mixed: np.ndarray = x ^ (x >> np.uint64(31))
+    return mixed

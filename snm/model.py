@@ -48,7 +48,8 @@ class LanguageModel(ABC):
         """Of each sentence its words and `</S>`, each with its log10 probability."""
         tokens = encode_lines(sentences, self.vocabulary).tokens
         logs = np.log10(np.maximum(self.probabilities(tokens), 1e-300)).tolist()
-        scored, k = [], 0
+        scored: list[list[tuple[str, float]]] = []
+        k = 0
         for sentence in sentences:
             words = sentence.split()
             if not words:
@@ -160,7 +161,8 @@ class SnmModel(LanguageModel):
         rows = np.empty((1, self.extractor.n_slots), np.int64)
         keys = self.extractor.keys(tokens, len(context), len(tokens))
         lookup.find_rows(keys, *self.index.arguments, rows)
-        return rows[0]
+        found: np.ndarray = rows[0]
+        return found
 
     def _row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         links = slice(self.offsets[row], self.offsets[row + 1])
@@ -173,7 +175,8 @@ class SnmModel(LanguageModel):
         for row in rows:
             targets, weights = self._row(row)
             y[targets] += weights
-        return y / self.sums[rows].sum(dtype=np.float64)
+        y /= self.sums[rows].sum(dtype=np.float64)
+        return y
 
     def explain(self, sentence: str) -> list[Explanation]:
         """For every word of the sentence and its end: which features fired, and what each brought."""
@@ -219,5 +222,3 @@ def load(path: str | Path) -> SnmModel:
     if kind not in _KINDS:
         raise FormatError(f"{path}: a model of kind {kind!r}; this program knows {', '.join(_KINDS)}")
     return _KINDS[kind](path)
-
-

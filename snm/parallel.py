@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from itertools import pairwise
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -32,5 +33,9 @@ def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> 
 
 def shares(start: int, stop: int, n: int) -> list[tuple[int, int]]:
     """[start, stop) cut into at most n ranges of nearly equal length, none of them empty."""
-    edges = [start + (stop - start) * i // n for i in range(n + 1)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return between([start + (stop - start) * i // n for i in range(n + 1)])
+
+
+def between(edges: list[int]) -> list[tuple[int, int]]:
+    """The ranges between successive edges that are not empty."""
+    return [(a, b) for a, b in pairwise(edges) if b > a]

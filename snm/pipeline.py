@@ -46,7 +46,13 @@ class Settings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for name, low in (("min_count", 1), ("max_words", 1), ("memory", LEAST_MEMORY), ("threads", 1), ("partitions", 1)):
+        for name, low in (
+            ("min_count", 1),
+            ("max_words", 1),
+            ("memory", LEAST_MEMORY),
+            ("threads", 1),
+            ("partitions", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise SettingsError(f"{name} is {value}; expected {low} or more")

@@ -230,7 +230,12 @@ def left_out_prediction(
 
 
 def gradients(
-    spec: FeatureSpec, counts: Counts, adjustment: Adjustment, context: Sentence, target: int, leave_one_out: bool = True
+    spec: FeatureSpec,
+    counts: Counts,
+    adjustment: Adjustment,
+    context: Sentence,
+    target: int,
+    leave_one_out: bool = True,
 ) -> dict[Feature, tuple[float, float]]:
     """Of every feature of an event the gradient of the Poisson loss with respect to A(i, j).
 

@@ -32,7 +32,7 @@ class ArrayWriter:
 
     def __init__(self, path: Path, dtype: str) -> None:
         self.path, self.dtype, self.length = path, np.dtype(dtype), 0
-        self._file: IO[bytes] = open(path, "w+b")
+        self._file: IO[bytes] = open(path, "w+b")  # noqa: SIM115
         self._write_header()
 
     def _write_header(self) -> None:
@@ -169,7 +169,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         found = manifest["format"], manifest["version"]
         files = manifest["files"].items()
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise FormatError(f"{file} is damaged ({type(error).__name__}: {error}); restore or rebuild the model") from error
+        raise FormatError(
+            f"{file} is damaged ({type(error).__name__}: {error}); restore or rebuild the model"
+        ) from error
     if found != (FORMAT, VERSION):
         raise FormatError(
             f"{path} has format {found[0]} version {found[1]}; this program reads {FORMAT} version {VERSION}; "

@@ -138,8 +138,7 @@ def _even_rows(offsets: np.ndarray, n: int) -> list[tuple[int, int]]:
     """Ranges of rows that hold about the same number of links each."""
     rows = len(offsets) - 1
     wanted = np.linspace(offsets[0], offsets[-1], n + 1)[1:-1]
-    edges = [0, *np.searchsorted(offsets[:-1], wanted).tolist(), rows]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return parallel.between([0, *np.searchsorted(offsets[:-1], wanted).tolist(), rows])
 
 
 class Annotations:

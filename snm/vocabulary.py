@@ -98,7 +98,9 @@ def read_word_list(path: Path) -> list[str]:
     for number, line in enumerate(lines, 1):
         parts = line.split()
         if len(parts) > 1:
-            raise InputError(f"{path}, line {number}: {line.strip()!r} has {len(parts)} words; expected one word a line")
+            raise InputError(
+                f"{path}, line {number}: {line.strip()!r} has {len(parts)} words; expected one word a line"
+            )
         if parts and parts[0] not in ALIASES_OF_UNKNOWN:
             words.setdefault(parts[0])
     if not words:

@@ -47,7 +47,11 @@ SMALL_SKIPS = "ngram(0..3) + skip(r=1..2, s=1..2, words=1..3) + skip(r=1, s=1..*
 def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small training text with grammar enough to learn something from."""
     random = np.random.default_rng(7)
-    subjects, verbs, objects = ["the cat", "a dog", "the old man"], ["sees", "likes", "eats"], ["fish", "the cat", "cake"]
+    subjects, verbs, objects = (
+        ["the cat", "a dog", "the old man"],
+        ["sees", "likes", "eats"],
+        ["fish", "the cat", "cake"],
+    )
     lines = [" ".join([random.choice(subjects), random.choice(verbs), random.choice(objects)]) for _ in range(400)]
     path = tmp_path_factory.mktemp("corpus") / "train.txt"
     path.write_text("\n".join(lines) + "\n")

@@ -36,8 +36,11 @@ def write(path: Path, data: bytes) -> Path:
 
 @pytest.mark.parametrize("kind", ["txt", "gz", "xz", "zst"])
 def test_plain_and_compressed_files(tmp_path: Path, kind: str) -> None:
-    pack = {"txt": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress}[kind]
-    path = write(tmp_path / f"a.{kind}", pack(TEXT.encode()))
+    data = TEXT.encode()
+    packed = {
+        "txt": data, "gz": gzip.compress(data), "xz": lzma.compress(data), "zst": zstandard.compress(data),
+    }  # fmt: skip
+    path = write(tmp_path / f"a.{kind}", packed[kind])
     text, vocabulary = read_corpus([path], min_count=1)
     assert words(text, vocabulary) == TOKENS
     assert (text.sentences, text.events) == (3, 12)
@@ -215,7 +218,8 @@ def test_a_vocabulary_without_unk_gets_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "what"), [(b"", "holds no words"), (b"two words\n", "line 1"), (b"\xff\n", "not UTF-8"), (None, "cannot read")]
+    ("data", "what"),
+    [(b"", "holds no words"), (b"two words\n", "line 1"), (b"\xff\n", "not UTF-8"), (None, "cannot read")],
 )
 def test_a_bad_vocabulary_file(tmp_path: Path, data: bytes | None, what: str) -> None:
     path = tmp_path / "v"

@@ -99,7 +99,9 @@ def test_keys_do_not_depend_on_the_blocks() -> None:
     extractor = extractor_of("snm10-skip", text, 12)
     whole = extractor.keys(text.tokens, 0, len(text.tokens))
     for size in (1, 7, 64):
-        pieces = [extractor.keys(text.tokens, k, min(k + size, len(text.tokens))) for k in range(0, len(text.tokens), size)]
+        pieces = [
+            extractor.keys(text.tokens, k, min(k + size, len(text.tokens))) for k in range(0, len(text.tokens), size)
+        ]
         assert np.array_equal(np.concatenate(pieces, axis=1), whole)
 
 

@@ -10,7 +10,8 @@ from snm.training import TrainingSettings
 
 
 @pytest.mark.parametrize(
-    ("feature_buckets", "link_buckets", "number"), [(1, 1, 2**5 - 1), (1, 2, 2**6 - 1), (2, 1, 2**6 - 1), (2, 2, 2**7 - 1)]
+    ("feature_buckets", "link_buckets", "number"),
+    [(1, 1, 2**5 - 1), (1, 2, 2**6 - 1), (2, 1, 2**6 - 1), (2, 2, 2**7 - 1)],
 )
 def test_all_conjunctions(feature_buckets: int, link_buckets: int, number: int) -> None:
     masks = MetafeatureSet.parse("all", feature_buckets, link_buckets, merged=False).masks()
@@ -57,6 +58,13 @@ def test_the_codes_of_a_line_do_not_collide() -> None:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"loss": "hinge"}, {"optimiser": "adam"}, {"passes": -1}, {"rate": -0.1}, {"slots": 0}, {"slots": 1 << 40}):
+    for wrong in (
+        {"loss": "hinge"},
+        {"optimiser": "adam"},
+        {"passes": -1},
+        {"rate": -0.1},
+        {"slots": 0},
+        {"slots": 1 << 40},
+    ):
         with pytest.raises(SettingsError):
-            TrainingSettings(**wrong)  # type: ignore[arg-type]
+            TrainingSettings(**wrong)  # type: ignore[arg-type, unused-ignore]

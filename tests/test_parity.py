@@ -21,9 +21,9 @@ SPECS = ["ngram(0..4)", SMALL_SKIPS, "snm5-skip", "snm5-skip-only", "snm10-skip"
 WORDS = 14  # vocabulary of the generated texts
 
 
-def all_counts(text: Text, extractor: Extractor, **options: int) -> Counts:
+def all_counts(text: Text, extractor: Extractor, threads: int = 1, partitions: int | None = None) -> Counts:
     """All partitions and the empty feature's row put together."""
-    parts = [unigram_counts(text, extractor), *Counter(text, extractor, 1 << 30, **options)]
+    parts = [unigram_counts(text, extractor), *Counter(text, extractor, 1 << 30, threads, partitions)]
     ends = np.cumsum([len(p.targets) for p in parts])
     offsets = [p.offsets[:-1] + end - len(p.targets) for p, end in zip(parts, ends, strict=True)]
     return Counts(
@@ -150,9 +150,7 @@ def kernel_gradients(
 def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimiser: str) -> None:
     text = random_text(11, 12)
     extractor = extractor_of("ngram(0..2) + skip(r=1, s=1..3, a=0, tied)", text, WORDS)
-    settings = TrainingSettings(
-        loss=loss, optimiser=optimiser, rate=0.05, metafeatures=metafeatures, slots=1 << 22
-    )
+    settings = TrainingSettings(loss=loss, optimiser=optimiser, rate=0.05, metafeatures=metafeatures, slots=1 << 22)
     made = Adjustment(extractor, settings, settings.slots or 0)
     oracle = oracle_adjustment(extractor, metafeatures, made.table.copy())
     annotated(text, extractor).train(made, settings, 1, lambda n: None)
@@ -164,10 +162,10 @@ def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimise
     np.testing.assert_allclose(made.table, oracle.table, rtol=1e-5, atol=1e-6)
 
 
-def slot_order(extractor: Extractor, context: list[int], feature: reference.Feature) -> int:
+def slot_order(extractor: Extractor, context: reference.Sentence, feature: reference.Feature) -> int:
     """The first slot at which a feature of this event stands."""
     tokens = np.array([*context, 1], np.uint32)
-    column = extractor.keys(tokens, len(context), len(tokens))[:, 0].tolist()
+    column: list[int] = extractor.keys(tokens, len(context), len(tokens))[:, 0].tolist()
     return column.index(key(extractor, feature))
 
 
@@ -216,7 +214,8 @@ def numerical_derivatives(loss: object, table: np.ndarray, slots: list[int], ste
 
 
 def busiest_slots(gradient: np.ndarray) -> list[int]:
-    return np.argsort(-np.abs(gradient))[:25].tolist()
+    busiest: list[int] = np.argsort(-np.abs(gradient))[:25].tolist()
+    return busiest
 
 
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])

@@ -68,7 +68,7 @@ def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Pa
     """The annotated events take 8 bytes a feature; where they do not fit they go to disk."""
     spec = "snm10-skip"
     small = Settings(features=spec, threads=1, memory=256 << 20)
-    assert 4000 * 12 * 65 * 8 < small.memory  # about 25 MB: in memory by default
+    assert small.memory > 4000 * 12 * 65 * 8  # about 25 MB: in memory by default
     models = [train([longer_file], tmp_path / "memory", small)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("snm.pipeline.Annotations.bytes_needed", staticmethod(lambda text, extractor: 1 << 40))
@@ -78,7 +78,9 @@ def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson", "multinomial"])
 @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
-def test_every_loss_improves_on_relative_frequencies(loss: str, optimiser: str, longer_file: Path, tmp_path: Path) -> None:
+def test_every_loss_improves_on_relative_frequencies(
+    loss: str, optimiser: str, longer_file: Path, tmp_path: Path
+) -> None:
     lines = longer_file.read_text().split("\n")
     text, held_out = tmp_path / "text", tmp_path / "held-out"
     text.write_text("\n".join(lines[:3600]))

@@ -78,8 +78,6 @@ def extract_keys(chains, position, first, remote, skip, adjacent, salt, type_bit
         shift = skip[q] + adjacent[q]
         need = remote[q] + shift
         far = chains[remote[q]]
-        _slot_column(
-            chains[adjacent[q]], far, shift, position, need, salt[q], hash_mask, type_bits[q], first, keys[q]
-        )
+        _slot_column(chains[adjacent[q]], far, shift, position, need, salt[q], hash_mask, type_bits[q], first, keys[q])
         for p in range(group[q], q):
             _drop_repeats(keys[p], keys[q])

@@ -1,0 +1,219 @@
+"""The command line as a person meets it: output, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import snm
+from snm.cli import main
+
+SENTENCE = "the cat sees fish"
+
+
+def run(*arguments: object, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=text)
+
+
+def ok(*arguments: object, text: str | None = None) -> str:
+    result = run(*arguments, text=text)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*arguments: object, text: str | None = None) -> str:
+    """The one line that a mistake gets."""
+    result = run(*arguments, text=text)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr.strip().split("\n")[-1]
+
+
+def test_train_then_everything(corpus_file: Path, tmp_path: Path) -> None:
+    """The tour of the README."""
+    model = tmp_path / "my.model"
+    trained = json.loads(ok("train", corpus_file, "-o", model, "--preset", "snm5-skip", "--threads", "1", "--json"))
+    assert trained["links"] > 500
+    report = json.loads(ok("ppl", model, corpus_file, "--json"))
+    assert set(report) >= {"sentences", "tokens", "oov", "oov_rate", "logprob10", "ppl", "ppl_no_oov", "seconds"}
+    assert 1 < report["ppl"] < 5
+    assert "perplexity" in ok("ppl", model, corpus_file)
+    assert "features" in ok("info", model)
+    assert json.loads(ok("info", model, "--json"))["kind"] == "snm"
+    assert "away from 1" in ok("verify", model, corpus_file, "--contexts", "50")
+    assert json.loads(ok("verify", model, "--contexts", "20", "--json"))["worst"] < 1e-5
+
+
+def test_messages_go_to_standard_error(corpus_file: Path, tmp_path: Path) -> None:
+    result = run("train", corpus_file, "-o", tmp_path / "m", "--threads", "1")
+    assert result.stdout == ""
+    assert "400 sentences" in result.stderr
+    assert "wrote" in result.stderr
+    assert run("train", corpus_file, "-o", tmp_path / "n", "--quiet", "--threads", "1").stderr == ""
+
+
+def test_score_gives_a_line_a_line(model_path: Path, tmp_path: Path) -> None:
+    model = snm.load(model_path)
+    lines = [SENTENCE, "", "a dog eats"]
+    output = ok("score", model_path, text="\n".join(lines) + "\n").split("\n")
+    assert float(output[0]) == pytest.approx(model.score(SENTENCE), abs=1e-6)
+    assert output[1] == ""
+    assert float(output[2]) == pytest.approx(model.score("a dog eats"), abs=1e-6)
+    assert output[3:] == [""]
+    path = tmp_path / "text"
+    path.write_text("\n".join(lines))
+    assert ok("score", model_path, path).split("\n") == output
+
+
+def test_score_tokens_and_json(model_path: Path) -> None:
+    total, _, words = ok("score", model_path, "--tokens", text=SENTENCE).strip().partition("\t")
+    parts = [word.rpartition("=") for word in words.split(" ")]
+    assert [word for word, _, _ in parts] == [*SENTENCE.split(), "</S>"]
+    assert sum(float(p) for _, _, p in parts) == pytest.approx(float(total), abs=1e-5)
+    line = json.loads(ok("score", model_path, "--tokens", "--json", text=SENTENCE))
+    assert line["logprob10"] == pytest.approx(float(total), abs=1e-6)
+    assert [word for word, _ in line["words"]] == [*SENTENCE.split(), "</S>"]
+
+
+def test_next(model_path: Path) -> None:
+    lines = ok("next", model_path, "the old", "-k", "3").strip().split("\n")
+    assert lines[0].endswith("  man")
+    found = json.loads(ok("next", model_path, "the old", "-k", "3", "--json"))
+    assert [entry["word"] for entry in found] == [line.split("  ")[1] for line in lines]
+
+
+def test_generate(model_path: Path) -> None:
+    first = ok("generate", model_path, "-n", "3", "--seed", "5")
+    assert first == ok("generate", model_path, "-n", "3", "--seed", "5")
+    assert len(first.strip().split("\n")) == 3
+    assert ok("generate", model_path, "--prompt", "the cat", "--seed", "1").startswith("the cat")
+
+
+def test_explain(model_path: Path) -> None:
+    text = ok("explain", model_path, SENTENCE, "--top", "2")
+    assert "cat  P = " in text
+    assert "others" in text
+    explained = json.loads(ok("explain", model_path, SENTENCE, "--json"))
+    for word in explained:
+        assert math.isclose(sum(part["share"] for part in word["parts"]), word["probability"], rel_tol=1e-12)
+
+
+def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> None:
+    ok(
+        "train", corpus_file, "-o", tmp_path / "m", "--features", "ngram(0..1)", "--min-count", "5", "--max-words", "4",
+        "--loss", "poisson", "--optimiser", "sgd", "--rate", "0.001", "--passes", "2", "--events", "500",
+        "--slots", "4096",
+        "--metafeatures", "all, -target", "--feature-buckets", "2", "--link-buckets", "1", "--no-merge",
+        "--memory", "300M",
+        "--partitions", "2", "--threads", "1", "--seed", "9", "--closed", "--dev", corpus_file,
+    )  # fmt: skip
+    manifest = json.loads(ok("info", tmp_path / "m", "--json"))
+    training = manifest["training"]
+    expected = {
+        "loss": "poisson", "optimiser": "sgd", "rate": 0.001, "passes": 2, "events": 500, "slots": 4096,
+        "feature_buckets": 2, "link_buckets": 1, "merged": False, "seed": 9,
+    }  # fmt: skip
+    assert {name: training[name] for name in expected} == expected
+    assert "target" not in training["metafeatures"].replace("feature-target", "")
+    assert manifest["vocabulary"] == {"words": 7, "closed": True}
+    assert manifest["features"] == "ngram(0..1)"
+
+
+def test_standard_input_is_a_text(corpus_file: Path, tmp_path: Path) -> None:
+    ok("train", "-", "-o", tmp_path / "m", "--threads", "1", text=corpus_file.read_text())
+    assert json.loads(ok("ppl", tmp_path / "m", "-", "--json", text=SENTENCE))["tokens"] == 5
+
+
+def test_families_are_imported(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "myfamilies.py").write_text(
+        "import numpy as np\n"
+        "from snm import feature_family\n"
+        "@feature_family('length')\n"
+        "def length(vocabulary):\n"
+        "    return lambda tokens, position: np.maximum(position, 0).astype(np.uint64)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    features = "ngram(0..1) + family(length)"
+    line = fails("train", corpus_file, "-o", "m", "--features", features)
+    assert "--import MODULE" in line
+    ok("train", corpus_file, "-o", "m", "--features", features, "--import", "myfamilies", "--threads", "1")
+    assert "cannot import" in fails("ppl", "m", corpus_file, "--import", "nowhere_to_be_found")
+
+
+# -- mistakes
+
+
+def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Path) -> None:
+    out = ("-o", tmp_path / "m")
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"caf\xe9\n")
+    for arguments, what in [
+        (("train", tmp_path / "nowhere", *out), "no such file, folder or glob"),
+        (("train", empty, *out), "no words"),
+        (("train", latin, *out), "invalid UTF-8"),
+        (("train", corpus_file, *out, "--features", "ngram(4..1)"), "range 4..1 is empty"),
+        (("train", corpus_file, *out, "--preset", "snm99"), "no preset 'snm99'"),
+        (("train", corpus_file, *out, "--preset", "snm5", "--features", "ngram(0)"), "exclude each other"),
+        (("train", corpus_file, *out, "--metafeatures", "colour"), "no metafeature 'colour'"),
+        (("train", corpus_file, *out, "--memory", "lots"), "is not a size"),
+        (("train", corpus_file, *out, "--memory", "1M"), "memory is 1048576"),
+        (("train", corpus_file, *out, "--vocab", tmp_path / "nowhere"), "cannot read the vocabulary"),
+        (("train", corpus_file, *out, "--dev", empty), "held-out"),
+        (("train", corpus_file, "-o", model_path), "exists already"),
+        (("train", corpus_file), "Missing option '-o'"),
+        (("train", *out), "Missing argument 'TEXT"),
+        (("ppl", tmp_path / "nowhere", corpus_file), "no such model"),
+        (("ppl", tmp_path, corpus_file), "is not a model"),
+        (("ppl", model_path, empty), "no words"),
+        (("score", model_path, latin), "invalid UTF-8"),
+        (("explain", model_path, ""), "nothing to explain"),
+        (("next", model_path, "the", "-k", "0"), "Invalid value"),
+        (("generate", model_path, "--temperature", "0"), "temperature"),
+        (("verify", model_path, empty), "no words"),
+        (("dance",), "No such command"),
+    ]:
+        assert what in fails(*arguments), arguments
+    assert not (tmp_path / "m").exists()
+
+
+def test_scoring_stops_at_bad_text_but_keeps_what_came_before(model_path: Path, tmp_path: Path) -> None:
+    result = run("score", model_path, tmp_path / "nowhere")
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], [], *([c, "--help"] for c in main.commands)])
+def test_help_needs_no_numba(arguments: list[str]) -> None:
+    """Every command explains itself, fast: neither NumPy nor Numba is imported for it."""
+    code = (
+        "import sys; from snm.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: status = end.code\n"
+        "assert not {'numba', 'numpy'} & set(sys.modules), 'imported too much'\n"
+        "sys.exit(status)"
+    )
+    found = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert found.returncode == (0 if arguments else 2), found.stderr
+    assert "Usage" in found.stdout + found.stderr or "version" in found.stdout
+
+
+def test_a_closed_pipe_is_no_error(model_path: Path) -> None:
+    """`snm score MODEL | head` ends quietly."""
+    command = f"yes '{SENTENCE}' | head -200000 | {sys.executable} -m snm.cli score {model_path} | head -2"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert len(found.stdout.split("\n")) == 3
+    assert found.stderr == ""
+
+
+def test_demo(tmp_path: Path) -> None:
+    text = ok("demo", "-o", tmp_path / "models", "--threads", "2")
+    assert text.count("perplexity") == 2
+    assert "add up to 1" in text
+    assert snm.load(tmp_path / "models" / "snm10-skip").next_words("the")

@@ -1,0 +1,71 @@
+"""The documents say what the program does."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import snm
+from snm.cli import main
+from snm.features import FeatureSpec
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_command_reference_is_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["reference"]()
+    assert (ROOT / "docs" / "commands.md").read_text() == made, "run: make docs"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert set(main.commands) - set(re.findall(r"\b(?:snm|make) (\w+)", readme)) == set()
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    readme = (ROOT / "README.md").read_text()
+    used = re.findall(r"^\$ snm (\w+)(.*)$", readme, re.MULTILINE)
+    assert len(used) > 5
+    for name, rest in used:
+        options = {option for p in main.commands[name].params for option in p.opts}
+        assert set(re.findall(r"(?<= )--?[a-z]+", rest)) <= options, name
+
+
+def test_the_changelog_knows_the_version() -> None:
+    assert f"## {snm.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_specifications_of_the_documents_can_be_read() -> None:
+    text = (ROOT / "docs" / "features.md").read_text()
+    block = text.split("## The specification language")[1].split("##")[0]
+    specs = [line.strip().split("   ")[0] for line in block.split("\n") if line.startswith("    ")]
+    assert len(specs) == 6
+    for spec in specs:
+        FeatureSpec(spec)
+
+
+@pytest.mark.parametrize("name", ["snm5-skip", "snm5-skip-only", "snm10-skip"])
+def test_the_table_of_presets(name: str) -> None:
+    table = (ROOT / "docs" / "features.md").read_text().split("## Presets")[1]
+    (row,) = [line for line in table.split("\n") if line.startswith(f"| `{name}`")]
+    assert row.endswith(f"| at most {len(FeatureSpec(name).slots)} |")
+
+
+def test_the_example_of_a_family_is_the_tested_one() -> None:
+    text, tested = ((ROOT / path).read_text() for path in ("docs/features.md", "tests/test_features.py"))
+    lines = [
+        line.strip() for line in text.split("def suffix_pair(vocabulary):")[1].split("model = ")[0].split("\n")
+        if "=" in line and "def" not in line
+    ]  # fmt: skip
+    assert len(lines) == 3
+    for line in lines:
+        assert line in tested
+
+
+def test_local_links_lead_somewhere() -> None:
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"

@@ -1,0 +1,37 @@
+"""Real text, where there is some: slow claims on a small scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snm.corpus import encode_files, sample_sentences
+from snm.evaluation import check_sums, perplexity
+from snm.features import PRESETS
+from snm.pipeline import Settings, train
+from tests.conftest import shared_data
+
+
+@pytest.fixture(scope="module")
+def wikitext() -> Path:
+    return shared_data("wikitext-2")
+
+
+def test_leave_one_out_is_close_to_kneser_ney(wikitext: Path, tmp_path: Path) -> None:
+    """Within 3 % of modified Kneser-Ney of order 5 (KenLM: 224.81 on the test text)."""
+    model = train([wikitext / "train.txt.xz"], tmp_path / "m", Settings(features="snm5"))
+    report = perplexity(model, encode_files([wikitext / "test.txt.xz"], model.vocabulary), 2)
+    assert report.ppl < 1.03 * 224.81
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_sums_to_one_on_real_contexts(preset: str, wikitext: Path, tmp_path: Path) -> None:
+    """Trained on little text, asked about a test text with many unknown words."""
+    model = train([wikitext / "valid.txt.xz"], tmp_path / "m", Settings(features=preset))
+    text = sample_sentences(encode_files([wikitext / "test.txt.xz"], model.vocabulary), 20_000, 1)
+    report = check_sums(model, text, 1000)
+    assert report.contexts == 1000
+    assert report.at_start >= 90
+    assert report.with_unknown >= 100
+    assert report.worst < 1e-5
