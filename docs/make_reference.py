@@ -13,7 +13,7 @@ def reference() -> str:
     parts = [HEAD]
     for name, command in [("", main), *sorted(main.commands.items())]:
         path = f"snm {name}".strip()
-        context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+        context = click.Context(command, info_name=path, terminal_width=100, **main.context_settings)
         parts.append(f"\n## {path}\n\n```\n{command.get_help(context)}\n```\n")
     return "".join(parts)
 
