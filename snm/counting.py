@@ -13,7 +13,7 @@ the text lacks counts as seen once, so that no word is without probability.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ from snm.vocabulary import UNKNOWN
 BYTES_A_LINK = 28  # at the peak: the sort key, and where all links differ a row and a link of their own
 
 
-@dataclass
-class Counts:
+class Counts(NamedTuple):
     """Rows of C in the order of their feature keys. Row i owns links offsets[i]:offsets[i + 1]."""
 
     features: np.ndarray  # (rows,) uint64, sorted
@@ -36,10 +35,6 @@ class Counts:
     offsets: np.ndarray  # (rows + 1,) int64
     targets: np.ndarray  # (links,) uint32, sorted inside a row
     counts: np.ndarray  # (links,) uint32: C_ij
-
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.features, self.totals, self.offsets, self.targets, self.counts))
 
 
 def unigram_counts(text: Text, extractor: Extractor) -> Counts:

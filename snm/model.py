@@ -129,7 +129,9 @@ class SnmModel(LanguageModel):
         self.offsets, self.sums, self.targets, self.weights = (
             self._array(name) for name in ("offsets", "sums", "targets", "weights")
         )
-        self.index = RowIndex(self._array("features"), self._array("index"), m["index"]["low"], m["index"]["shift"])
+        self.index = RowIndex(
+            self._array("features"), self._array("index"), np.uint64(m["index"]["low"]), np.uint64(m["index"]["shift"])
+        )
         self.extractor = Extractor(self.spec, self.layout, self.vocabulary)
         if len(self.offsets) != len(self.sums) + 1 or len(self.vocabulary) != m["vocabulary"]["words"]:
             raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
@@ -146,7 +148,7 @@ class SnmModel(LanguageModel):
             start, stop = block
             keys = self.extractor.keys(tokens, start, stop)
             lookup.score(
-                keys, tokens[start:stop], *self.index.arguments, self.sums, self.offsets, self.targets, self.weights,
+                keys, tokens[start:stop], self.index, self.sums, self.offsets, self.targets, self.weights,
                 out[start:stop],
             )  # fmt: skip
 
@@ -160,7 +162,7 @@ class SnmModel(LanguageModel):
         tokens = np.append(context, END).astype(np.uint32)
         rows = np.empty((1, self.extractor.n_slots), np.int64)
         keys = self.extractor.keys(tokens, len(context), len(tokens))
-        lookup.find_rows(keys, *self.index.arguments, rows)
+        lookup.find_rows(keys, self.index, rows)
         found: np.ndarray = rows[0]
         return found
 

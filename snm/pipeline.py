@@ -168,7 +168,7 @@ class _Run:
         self._add(unigram_counts(self.text, self.extractor), unigrams=True)
         for part in counter:
             self._add(part)
-        writer._arrays["offsets"].append(np.array([self.n_links]))
+        writer.append("offsets", np.array([self.n_links]))
         for held_out in self.held_out.values():
             held_out.finish()
 
@@ -199,12 +199,11 @@ class _Run:
 
     def _add(self, part: Counts, unigrams: bool = False) -> None:
         """Write a partition, and take from it what training needs."""
-        arrays = self.writer._arrays
-        arrays["features"].append(part.features)
-        arrays["totals"].append(part.totals)
-        arrays["offsets"].append(part.offsets[:-1] + self.n_links)
-        arrays["targets"].append(part.targets)
-        arrays["counts"].append(part.counts)
+        self.writer.append("features", part.features)
+        self.writer.append("totals", part.totals)
+        self.writer.append("offsets", part.offsets[:-1] + self.n_links)
+        self.writer.append("targets", part.targets)
+        self.writer.append("counts", part.counts)
         self.n_links += len(part.targets)
         self.n_rows += len(part.features)
         self.rows_by_type += np.bincount(self.extractor.layout.type_of(part.features), minlength=len(self.spec.types))
@@ -261,7 +260,7 @@ class _Run:
         writer.drop("counts")
         writer.drop("totals")
         index = RowIndex.build(features)
-        writer.array("index", index.index.dtype.str).append(index.index)
+        writer.array("index", index.places.dtype.str).append(index.places)
         self.vocabulary.write(writer.folder / VOCABULARY)
         writer.finish(self._manifest(index), s.threads)
 
@@ -276,7 +275,7 @@ class _Run:
             "features": self.spec.text,
             "layout": asdict(layout),
             "hash_bits": layout.hash_bits,
-            "index": {"low": index.low, "shift": index.shift},
+            "index": {"low": int(index.low), "shift": int(index.shift)},
             "vocabulary": {"words": len(self.vocabulary), "closed": self.vocabulary.closed},
             "rows": self.n_rows,
             "links": self.n_links,

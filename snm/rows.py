@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 ROWS_A_PLACE = 4  # a look-up scans this many keys on average: half a cache line
 
 
-class RowIndex:
-    """A directory of sorted feature keys. `arguments` are what the look-up kernels take."""
+class RowIndex(NamedTuple):
+    """A directory of sorted feature keys, as the look-up kernels take it."""
 
-    def __init__(self, features: np.ndarray, index: np.ndarray, low: int, shift: int) -> None:
-        self.features, self.index, self.low, self.shift = features, index, low, shift
+    features: np.ndarray  # (rows,) uint64
+    places: np.ndarray  # (places + 1,): the first row of each place
+    low: np.uint64
+    shift: np.uint64
 
     @classmethod
     def build(cls, features: np.ndarray) -> RowIndex:
         from snm.kernels import lookup
 
-        low, high = (int(features[0]), int(features[-1])) if len(features) else (0, 0)
-        places = max(1, len(features) // ROWS_A_PLACE)
-        shift = min(((high - low) // places).bit_length(), 63)  # a shift by 64 is undefined
-        index = np.empty(((high - low) >> shift) + 2, np.uint32 if len(features) < 1 << 32 else np.uint64)
-        lookup.build_index(features, np.uint64(low), np.uint64(shift), index)
-        return cls(features, index, low, shift)
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        return self.features, np.uint64(self.low), np.uint64(self.shift), self.index
+        low, high = int(features[0]), int(features[-1])
+        wanted = max(1, len(features) // ROWS_A_PLACE)
+        shift = min(((high - low) // wanted).bit_length(), 63)  # a shift by 64 is undefined
+        places = np.empty(((high - low) >> shift) + 2, np.uint32 if len(features) < 1 << 32 else np.uint64)
+        lookup.build_index(features, np.uint64(low), np.uint64(shift), places)
+        return cls(features, places, np.uint64(low), np.uint64(shift))

@@ -73,6 +73,10 @@ class ModelWriter:
         self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype)
         return self._arrays[name]
 
+    def append(self, name: str, block: np.ndarray) -> None:
+        """Add a block to an array."""
+        self._arrays[name].append(block)
+
     def scratch(self, shape: tuple[int, ...]) -> np.ndarray:
         """A zeroed uint32 array on disk that is gone when this process is."""
         with tempfile.TemporaryFile(dir=self.folder) as file:

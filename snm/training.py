@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -78,22 +79,20 @@ class Adjustment:
         self.table = _aligned_zeros(-(-slots // 8) * 8, 2 if settings.optimiser == "adagrad" else 1)
         if settings.optimiser == "adagrad":
             self.table[:, 1] = settings.accumulator
-        self._keys = (
-            np.uint64(layout.type_shift),
-            np.uint64((1 << layout.type_bits) - 1),
-            np.array([t.salt for t in types], np.uint64),
-            bucket_hashes("feature-count"),
-            line_hashes(),
-            metafeatures.feature_buckets == 2,
-            metafeatures.link_buckets == 2,
-        )
+        self._layout = layout
+        self._type_hashes = np.array([t.salt for t in types], np.uint64)
+        self._doubled = metafeatures.feature_buckets == 2, metafeatures.link_buckets == 2
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
-        """What every adjustment kernel takes from `type_shift` to `table`."""
-        plan = self.plan
-        return (
-            *self._keys, plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends,
+    def function(self) -> Any:
+        """What the adjustment kernels take."""
+        from snm.kernels.adjustment import Function
+
+        plan, layout = self.plan, self._layout
+        return Function(
+            np.uint64(layout.type_shift), np.uint64((1 << layout.type_bits) - 1), self._type_hashes,
+            bucket_hashes("feature-count"), line_hashes(), *self._doubled,
+            plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends,
             np.uint64(len(self.table)), self.table,
         )  # fmt: skip
 
@@ -106,14 +105,14 @@ class Adjustment:
 
         def work(rows: tuple[int, int]) -> None:
             adjustment.weigh_rows(
-                *rows, counts.features, counts.totals, counts.offsets, counts.targets, counts.counts,
-                *self.arguments, weights, sums,
+                *rows, counts, self.function, weights, sums,
             )  # fmt: skip
 
         parallel.run(work, _even_rows(counts.offsets, 8 * threads), threads)
         return weights, sums
 
 
+@cache
 def bucket_hashes(name: str) -> np.ndarray:
     """A random 64-bit hash for each log2 bucket of a count."""
     digests = (hashlib.blake2b(f"{name} {b}".encode(), digest_size=8).digest() for b in range(BUCKETS + 1))
@@ -122,7 +121,7 @@ def bucket_hashes(name: str) -> np.ndarray:
 
 def line_hashes() -> np.ndarray:
     """What the line of a link count's bucket adds to the hash: nothing for the first line, which is the base's own."""
-    hashes = bucket_hashes("link-count")
+    hashes = bucket_hashes("link-count").copy()
     hashes[0] = 0
     return hashes
 
@@ -170,8 +169,7 @@ class Annotations:
             start, stop = block
             keys = self.extractor.keys(tokens, start, stop)
             lookup.annotate(
-                keys[1:], tokens[start:stop], *index.arguments, counts.totals, counts.offsets,
-                counts.targets, counts.counts, self.values[start:stop, 1:],
+                keys[1:], tokens[start:stop], index, counts, self.values[start:stop, 1:],
             )  # fmt: skip
             advance(stop - start)
 
@@ -191,7 +189,7 @@ class Annotations:
             keys = self.extractor.keys(tokens, start, stop)
             loss = kernel.train_events(
                 keys, tokens[start:stop], self.values[start:stop], settings.loss == "leave-one-out",
-                settings.learning_rate(), *adjustment.arguments, NO_GRADIENTS,
+                settings.learning_rate(), adjustment.function, NO_GRADIENTS,
             )  # fmt: skip
             losses.append(loss)
             advance(stop - start)
@@ -226,7 +224,7 @@ class HeldOut:
         tokens = self.text.tokens
         found = np.empty(self.rows.shape, np.int64)
         for start, stop in self.extractor.blocks(0, len(tokens)):
-            lookup.find_rows(self.extractor.keys(tokens, start, stop), *index.arguments, found[start:stop])
+            lookup.find_rows(self.extractor.keys(tokens, start, stop), index, found[start:stop])
         return found
 
     def finish(self) -> None:
@@ -277,19 +275,16 @@ class HeldOut:
     ) -> float:  # fmt: skip
         from snm.kernels import adjustment as kernel
 
-        c = self.counts
-        links_of = (c.features, c.totals, c.offsets, c.targets, c.counts)
         rows, links = self.rows[batch], self.links[batch]
         order = np.empty(rows.size, np.int64)
         touched = order[: kernel.mark_rows(rows, np.zeros(len(sums), bool), order)]
         for row in touched:
-            kernel.weigh_rows(row, row + 1, *links_of, *adjustment.arguments, weights, sums)
+            kernel.weigh_rows(row, row + 1, self.counts, adjustment.function, weights, sums)
         row_gradients, link_gradients = np.zeros(len(sums)), np.zeros(len(weights))
         loss = kernel.multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients)
         for apply in (False, True) if rate else (False,):
             kernel.multinomial_gradient(
-                touched, row_gradients, link_gradients, weights, *links_of, *adjustment.arguments,
-                gradient, apply, rate,
+                touched, row_gradients, link_gradients, weights, self.counts, adjustment.function, gradient, apply, rate
             )  # fmt: skip
         return float(loss)
 

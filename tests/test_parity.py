@@ -136,7 +136,7 @@ def kernel_gradients(
     keys = extractor.keys(tokens, 0, len(tokens))
     values = annotated(text, extractor).values
     gradients = np.full((len(tokens), extractor.n_slots, 2), np.nan)
-    loss = kernel.train_events(keys, tokens, values, leave_one_out, 0.0, *made.arguments, gradients)
+    loss = kernel.train_events(keys, tokens, values, leave_one_out, 0.0, made.function, gradients)
     events = []
     for k in np.flatnonzero(tokens != 0):
         used = [q for q in range(extractor.n_slots) if not np.isnan(gradients[k, q, 0])]

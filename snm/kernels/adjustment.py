@@ -1,16 +1,13 @@
 """The adjustment function: sums of metafeature weights, gradients, steps, and rows of M.
 
-A *plan* (`snm.metafeatures.Plan`) lists the conjunctions. The hash of one is the XOR of the hashes of
-the elementary metafeatures it holds, its weight the product of their weights. A conjunction with the
-link count lies in the same line of eight slots as the one without, so that one fetch from memory serves
-all that differ in it: 2 times faster than a place of its own for each. `table` is (slots, 1 or 2) float32: the
-weight theta of a metafeature and, for AdaGrad, the sum of its squared gradients.
-
-The places of all conjunctions of an event, or of a batch of links, are computed before the table is
-touched, so that the fetches overlap.
+The hash of a conjunction is the XOR of the hashes of the elementary metafeatures it holds, its weight the
+product of their weights. A conjunction with the link count lies in the same line of eight slots as the one
+without, so that one fetch from memory serves all that differ in it. The places of all conjunctions of an
+event, or of a batch of links, are computed before the table is touched, so that the fetches overlap.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -27,6 +24,67 @@ _FLOOR = np.array([0] + [n.bit_length() - 1 for n in range(1, _SMALL)], np.int64
 _LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - _FLOOR
 
 
+class Function(NamedTuple):
+    """All that the kernels need to know of an adjustment function A."""
+
+    type_shift: np.uint64  # where a key holds its type
+    type_mask: np.uint64
+    type_hashes: np.ndarray  # (types,) uint64
+    count_hashes: np.ndarray  # (buckets,) uint64: of the buckets of a feature count
+    line_hashes: np.ndarray  # (lines,) uint64: of the lines of a link count
+    count_doubled: bool
+    link_doubled: bool
+    # the plan, see snm.metafeatures.Plan
+    parent: np.ndarray
+    unit: np.ndarray
+    base: np.ndarray
+    kind: np.ndarray
+    multiplicity: np.ndarray
+    ends: np.ndarray
+    slots: np.uint64
+    table: np.ndarray  # (slots, 1 or 2) float32: theta and, for AdaGrad, the sum of its squared gradients
+
+
+class Scratch(NamedTuple):
+    """Working memory for a number of links: the features of an event, or a batch of links of rows.
+
+    Of each link the conjunctions in both parts of the gradient: `last_n` of them, whose places begin at
+    `begin`, then those of the positive part alone (from the first with a link count up to `last_p`).
+    """
+
+    unit: np.ndarray  # (5,) hashes of one link's units, and of its bases
+    base_hash: np.ndarray
+    line: np.ndarray  # (4,) what each group of conjunctions adds to the hash, and to the place
+    code: np.ndarray
+    begin: np.ndarray  # (links,)
+    last_n: np.ndarray
+    last_p: np.ndarray
+    place: np.ndarray
+    weight_n: np.ndarray  # (links, 16) weight of every kind of conjunction in the negative part
+    weight_p: np.ndarray  # … and in the positive part
+    negative: np.ndarray  # (links,) the two parts of the gradient
+    positive: np.ndarray
+    slot: np.ndarray  # (links,) slot of the event
+
+
+@njit(nogil=True, cache=True)
+def make_scratch(links, a):
+    def integers():
+        return np.zeros(links, np.int64)
+
+    def weights():
+        return np.zeros((links, 16), np.float64)
+
+    def numbers():
+        return np.zeros(links, np.float64)
+
+    return Scratch(
+        np.zeros(5, np.uint64), np.zeros(len(a.parent), np.uint64), np.zeros(4, np.uint64), np.zeros(4, np.uint32),
+        integers(), integers(), integers(), np.zeros(links * 2 * a.ends[3], np.uint32), weights(), weights(),
+        numbers(), numbers(), integers(),
+    )  # fmt: skip
+
+
 @helper
 def log2_bucket(count):
     """Floor of log2 of a count above zero, and what the floor lost."""
@@ -41,25 +99,12 @@ def log2_bucket(count):
 
 
 @helper
-def hash_bases(key, total, target, type_shift, type_mask, type_hashes, count_hashes, parent, unit_of, unit, base_hash):
-    """Hash of every base of a link: of its feature, type, feature count and target."""
-    bucket, _ = log2_bucket(total)
-    unit[0] = mix64(key ^ FEATURE_SALT)
-    unit[1] = type_hashes[(key >> type_shift) & type_mask]
-    unit[2] = count_hashes[bucket]
-    unit[3] = mix64(np.uint64(target) ^ TARGET_SALT)
-    unit[4] = count_hashes[bucket + 1]
-    for b in range(1, len(parent)):
-        base_hash[b] = base_hash[parent[b]] ^ unit[unit_of[b]]
-
-
-@helper
-def set_weights(total, link_lost, count_doubled, link_doubled, i, weight):
+def set_weights(weight, i, total, link_lost, a):
     """weight[i, kind]: of every kind of conjunction, from what the floor of log2 lost of both counts."""
     _, lost = log2_bucket(total)
-    if not count_doubled:
+    if not a.count_doubled:
         lost = 0.0
-    if not link_doubled:
+    if not a.link_doubled:
         link_lost = 0.0
     with_count = (1.0, 1.0 - lost, lost, lost * (1.0 - lost))
     with_link = (1.0, 1.0 - link_lost, link_lost, link_lost * (1.0 - link_lost))
@@ -69,58 +114,145 @@ def set_weights(total, link_lost, count_doubled, link_doubled, i, weight):
 
 
 @helper
-def find_places(first, last, bucket, line_hashes, base, kind, slots, base_hash, line, code, place, at):
+def find_places(first, last, bucket, at, a, s):
     """Places of the conjunctions [first, last), with a link count of this bucket, from place[at] on."""
-    line[1] = line[3] = line_hashes[bucket // BUCKETS_A_LINE]
-    line[2] = line_hashes[(bucket + 1) // BUCKETS_A_LINE]
-    code[1] = FLOOR_CODES[bucket % BUCKETS_A_LINE]
-    code[2] = FLOOR_CODES[(bucket + 1) % BUCKETS_A_LINE]
-    code[3] = PAIR_CODES[bucket % BUCKETS_A_LINE]
+    s.line[1] = s.line[3] = a.line_hashes[bucket // BUCKETS_A_LINE]
+    s.line[2] = a.line_hashes[(bucket + 1) // BUCKETS_A_LINE]
+    s.code[1] = FLOOR_CODES[bucket % BUCKETS_A_LINE]
+    s.code[2] = FLOOR_CODES[(bucket + 1) % BUCKETS_A_LINE]
+    s.code[3] = PAIR_CODES[bucket % BUCKETS_A_LINE]
     for c in range(first, last):
-        group = kind[c] >> 2
-        place[at + c - first] = np.uint32(slot_of(base_hash[base[c]] ^ line[group], slots)) ^ code[group]
+        group = a.kind[c] >> 2
+        h = s.base_hash[a.base[c]] ^ s.line[group]
+        s.place[at + c - first] = np.uint32(slot_of(h, a.slots)) ^ s.code[group]
 
 
 @helper
-def sum_weights(first, last, kind, multiplicity, i, weight, place, at, table):
+def place_link(i, at, key, total, target, link, a, s):
+    """Places and weights of all conjunctions of link i, from place[at] on; return where they end."""
+    bucket, _ = log2_bucket(total)
+    s.unit[0] = mix64(key ^ FEATURE_SALT)
+    s.unit[1] = a.type_hashes[(key >> a.type_shift) & a.type_mask]
+    s.unit[2] = a.count_hashes[bucket]
+    s.unit[3] = mix64(np.uint64(target) ^ TARGET_SALT)
+    s.unit[4] = a.count_hashes[bucket + 1]
+    for b in range(1, len(a.parent)):
+        s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.unit[a.unit[b]]
+    bucket, lost = log2_bucket(link)
+    set_weights(s.weight_n, i, total, lost, a)
+    last = a.ends[3] if lost > 0.0 and a.link_doubled else a.ends[1]
+    find_places(0, last, bucket, at, a, s)
+    s.begin[i] = at
+    s.last_n[i] = last
+    return at + last
+
+
+@helper
+def place_positive_part(i, at, total, link, link_p, a, s):
+    """The same for the positive part of the gradient, whose link count is `link_p`."""
+    bucket, _ = log2_bucket(link)
+    bucket_p, lost = log2_bucket(link_p)
+    set_weights(s.weight_p, i, total, lost, a)
+    if bucket_p == bucket:  # the same metafeatures, other weights
+        return at
+    last = a.ends[3] if lost > 0.0 and a.link_doubled else a.ends[1]
+    find_places(a.ends[0], last, bucket_p, at, a, s)
+    s.last_p[i] = last
+    return at + last - a.ends[0]
+
+
+@helper
+def sum_thetas(first, last, at, weight, i, a, s):
     """Sum of weight times theta over the conjunctions [first, last) whose places begin at place[at]."""
     total = 0.0
     for c in range(first, last):
-        total += weight[i, kind[c]] * multiplicity[c] * table[place[at + c - first], 0]
+        total += weight[i, a.kind[c]] * a.multiplicity[c] * a.table[s.place[at + c - first], 0]
     return total
 
 
 @helper
-def sum_both_weights(last, kind, multiplicity, i, weight_n, weight_p, place, at, table):
-    """The same over [0, last) with the weights of both parts of the gradient."""
-    total_n = total_p = 0.0
-    for c in range(last):
-        theta = multiplicity[c] * table[place[at + c], 0]
-        total_n += weight_n[i, kind[c]] * theta
-        total_p += weight_p[i, kind[c]] * theta
-    return total_n, total_p
+def take_steps(first, last, at, weight_n, g_n, weight_p, g_p, i, rate, a, s):
+    """A step of the conjunctions [first, last), by SGD, or by AdaGrad where the table has a second column."""
+    for c in range(first, last):
+        p = s.place[at + c - first]
+        g = np.float32(g_n * weight_n[i, a.kind[c]] + g_p * weight_p[i, a.kind[c]])
+        if a.table.shape[1] == 1:
+            a.table[p, 0] -= rate * g
+        else:
+            seen = a.table[p, 1] + g * g
+            a.table[p, 1] = seen
+            a.table[p, 0] -= rate * g / math.sqrt(seen)
 
 
 @helper
-def take_steps(first, last, kind, i, weight_n, weight_p, g_n, g_p, rate, place, at, table):
-    """A step of the conjunctions [first, last), by SGD, or by AdaGrad where the table has a second column."""
-    for c in range(first, last):
-        p = place[at + c - first]
-        g = np.float32(g_n * weight_n[i, kind[c]] + g_p * weight_p[i, kind[c]])
-        if table.shape[1] == 1:
-            table[p, 0] -= rate * g
+def place_event(k, keys, words, annotations, leave_one_out, a, s):
+    """Place the conjunctions of all features of event k that take part; return their number.
+
+    `negative` and `positive` get their factors: (C_i* - C_ij) / (C_i* - 1) and (C_ij - 1) / (C_i* - 1) with
+    leave-one-out, 1 and C_ij / C_i* without.
+    """
+    n = 0
+    at = 0
+    for q in range(keys.shape[0]):
+        total = np.int64(annotations[k, q, 0])
+        link = np.int64(annotations[k, q, 1])
+        if keys[q, k] == ABSENT or link == 0 or (leave_one_out and total == 1):
+            continue
+        s.negative[n], link_p = 1.0, link
+        if leave_one_out:
+            total -= 1
+            link_p -= 1
+            s.negative[n] = (total + 1 - link) / total
+        s.positive[n] = link_p / total
+        s.slot[n] = q
+        s.last_p[n] = a.ends[0]
+        at = place_link(n, at, keys[q, k], total, words[k], link, a, s)
+        if link_p > 0:
+            at = place_positive_part(n, at, total, link, link_p, a, s)
+        n += 1
+    return n
+
+
+@helper
+def predict_event(n, a, s):
+    """Multiply the factors of the n features by exp(A); return y', the sum of the positive parts."""
+    bare = a.ends[0]
+    predicted = 0.0
+    for i in range(n):
+        begin, last = s.begin[i], s.last_n[i]
+        a_n = a_p = 0.0
+        for c in range(last):
+            theta = a.multiplicity[c] * a.table[s.place[begin + c], 0]
+            a_n += s.weight_n[i, a.kind[c]] * theta
+            a_p += s.weight_p[i, a.kind[c]] * theta
+        if s.last_p[i] > bare:
+            a_p = sum_thetas(0, bare, begin, s.weight_p, i, a, s)
+            a_p += sum_thetas(bare, s.last_p[i], begin + last, s.weight_p, i, a, s)
+        s.negative[i] *= math.exp(min(a_n, LARGEST_EXPONENT))
+        if s.positive[i] > 0.0:
+            s.positive[i] *= math.exp(min(a_p, LARGEST_EXPONENT))
+        predicted += s.positive[i]
+    return predicted
+
+
+@helper
+def step_event(n, rate, a, s):
+    """Take the steps of the n features, by the gradients in `negative` and `positive`."""
+    bare = a.ends[0]
+    for i in range(n):
+        begin, last, g_n, g_p = s.begin[i], s.last_n[i], s.negative[i], s.positive[i]
+        if s.last_p[i] > bare:
+            take_steps(0, bare, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
+            take_steps(bare, last, begin + bare, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
+            take_steps(bare, s.last_p[i], begin + last, s.weight_p, g_p, s.weight_p, 0.0, i, rate, a, s)
+        elif g_p != 0.0:
+            take_steps(0, last, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
         else:
-            seen = table[p, 1] + g * g
-            table[p, 1] = seen
-            table[p, 0] -= rate * g / math.sqrt(seen)
+            take_steps(0, last, begin, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
 
 
 @njit(nogil=True, cache=True)
-def train_events(
-    keys, words, annotations, leave_one_out, rate,
-    type_shift, type_mask, type_hashes, count_hashes, line_hashes, count_doubled, link_doubled,
-    parent, unit_of, base, kind, multiplicity, ends, slots, table, gradients,
-):  # fmt: skip
+def train_events(keys, words, annotations, leave_one_out, rate, a, gradients):
     """One online pass over a block of events, by Eq. gradient_agg; return the summed loss.
 
     With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and
@@ -128,133 +260,47 @@ def train_events(
     the same metafeature in both parts takes one step by the sum, otherwise one step a part.
     gradients[event, slot] receives the two parts where it is not empty (the tests ask for them).
     """
-    n_slots, n_events = keys.shape
-    n_bare = ends[0]
-    rate32 = np.float32(rate)
-    unit, base_hash = np.zeros(5, np.uint64), np.zeros(len(parent), np.uint64)
-    line, code = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
-    # of every feature of the event: its slot and the number of conjunctions in the negative part and in the
-    # positive part apart from it, where their places begin, their weights, and the parts of its gradient
-    slot = np.empty(n_slots, np.int64)
-    last_n = np.empty(n_slots, np.int64)
-    last_p = np.empty(n_slots, np.int64)
-    begin = np.empty(n_slots, np.int64)
-    place = np.empty(n_slots * 2 * ends[3], np.uint32)
-    weight_n = np.empty((n_slots, 16), np.float64)
-    weight_p = np.empty((n_slots, 16), np.float64)
-    negative = np.empty(n_slots, np.float64)
-    positive = np.empty(n_slots, np.float64)
+    s = make_scratch(keys.shape[0], a)
     loss = 0.0
-    for k in range(n_events):
-        used = 0
-        n = 0
-        for q in range(n_slots):
-            key = keys[q, k]
-            total = np.int64(annotations[k, q, 0])
-            link = np.int64(annotations[k, q, 1])
-            if key == ABSENT or link == 0 or (leave_one_out and total == 1):
-                continue
-            negative[used], link_p = 1.0, link
-            if leave_one_out:
-                total -= 1
-                link_p -= 1
-                negative[used] = (total + 1 - link) / total
-            positive[used] = link_p / total
-            slot[used] = q
-            begin[used] = n
-            hash_bases(
-                key, total, words[k], type_shift, type_mask, type_hashes, count_hashes, parent, unit_of, unit, base_hash
-            )  # fmt: skip
-            bucket, lost = log2_bucket(link)
-            last_n[used] = ends[3] if lost > 0.0 and link_doubled else ends[1]
-            set_weights(total, lost, count_doubled, link_doubled, used, weight_n)
-            find_places(0, last_n[used], bucket, line_hashes, base, kind, slots, base_hash, line, code, place, n)
-            n += last_n[used]
-            last_p[used] = n_bare
-            if link_p > 0:
-                bucket_p, lost = log2_bucket(link_p)
-                set_weights(total, lost, count_doubled, link_doubled, used, weight_p)
-                if bucket_p != bucket:
-                    last_p[used] = ends[3] if lost > 0.0 and link_doubled else ends[1]
-                    find_places(
-                        n_bare, last_p[used], bucket_p, line_hashes, base, kind, slots, base_hash, line, code, place, n
-                    )  # fmt: skip
-                    n += last_p[used] - n_bare
-            used += 1
-        predicted = 0.0
-        for i in range(used):
-            apart = begin[i] + last_n[i]
-            a_n, a_p = sum_both_weights(
-                last_n[i], kind, multiplicity, i, weight_n, weight_p, place, begin[i], table
-            )  # fmt: skip
-            if last_p[i] > n_bare:
-                a_p = sum_weights(0, n_bare, kind, multiplicity, i, weight_p, place, begin[i], table)
-                a_p += sum_weights(n_bare, last_p[i], kind, multiplicity, i, weight_p, place, apart, table)
-            negative[i] *= math.exp(min(a_n, LARGEST_EXPONENT))
-            if positive[i] > 0.0:
-                positive[i] *= math.exp(min(a_p, LARGEST_EXPONENT))
-            predicted += positive[i]
-            loss += negative[i] + (positive[i] if leave_one_out else 0.0)
+    for k in range(keys.shape[1]):
+        n = place_event(k, keys, words, annotations, leave_one_out, a, s)
+        predicted = predict_event(n, a, s)
         if predicted > 0.0:
             loss -= math.log(predicted)
-        for i in range(used):
-            g_n, g_p = negative[i], 0.0
-            if positive[i] > 0.0:
+        for i in range(n):
+            loss += s.negative[i] + (s.positive[i] if leave_one_out else 0.0)
+            if s.positive[i] > 0.0:
                 # without leave-one-out `negative` has the whole first term of the gradient
-                g_p = positive[i] * (1.0 - 1.0 / predicted) if leave_one_out else -positive[i] / predicted
+                s.positive[i] *= (1.0 if leave_one_out else 0.0) - 1.0 / predicted
             if len(gradients):
-                gradients[k, slot[i], 0] = g_n
-                gradients[k, slot[i], 1] = g_p
-            if rate == 0.0:
-                continue
-            if last_p[i] > n_bare:
-                take_steps(0, n_bare, kind, i, weight_n, weight_p, g_n, g_p, rate32, place, begin[i], table)
-                at = begin[i] + n_bare
-                take_steps(n_bare, last_n[i], kind, i, weight_n, weight_n, g_n, 0.0, rate32, place, at, table)
-                at = begin[i] + last_n[i]
-                take_steps(n_bare, last_p[i], kind, i, weight_p, weight_p, 0.0, g_p, rate32, place, at, table)
-            elif positive[i] > 0.0:
-                take_steps(0, last_n[i], kind, i, weight_n, weight_p, g_n, g_p, rate32, place, begin[i], table)
-            else:
-                take_steps(0, last_n[i], kind, i, weight_n, weight_n, g_n, 0.0, rate32, place, begin[i], table)
+                gradients[k, s.slot[i], 0] = s.negative[i]
+                gradients[k, s.slot[i], 1] = s.positive[i]
+        if rate > 0.0:
+            step_event(n, np.float32(rate), a, s)
     return loss
 
 
 @njit(nogil=True, cache=True)
-def weigh_rows(
-    first, last, features, totals, offsets, targets, counts,
-    type_shift, type_mask, type_hashes, count_hashes, line_hashes, count_doubled, link_doubled,
-    parent, unit_of, base, kind, multiplicity, ends, slots, table, weights, sums,
-):  # fmt: skip
-    """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last), and the rows' sums."""
-    unit, base_hash = np.zeros(5, np.uint64), np.zeros(len(parent), np.uint64)
-    line, code = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
-    place = np.empty(BATCH * ends[3], np.uint32)
-    weight = np.empty((BATCH, 16), np.float64)
-    n = np.empty(BATCH, np.int64)
+def weigh_rows(first, last, c, a, weights, sums):
+    """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last) of counts c, and the rows' sums."""
+    s = make_scratch(BATCH, a)
     row = first
-    for start in range(offsets[first], offsets[last], BATCH):
-        stop = min(start + BATCH, offsets[last])
+    for start in range(c.offsets[first], c.offsets[last], BATCH):
+        stop = min(start + BATCH, c.offsets[last])
+        at = 0
         for link in range(start, stop):
-            while link >= offsets[row + 1]:
+            while link >= c.offsets[row + 1]:
                 row += 1
-            i, total = link - start, np.int64(totals[row])
-            bucket, lost = log2_bucket(np.int64(counts[link]))
-            n[i] = ends[3] if lost > 0.0 and link_doubled else ends[1]
-            hash_bases(
-                features[row], total, targets[link], type_shift, type_mask, type_hashes, count_hashes,
-                parent, unit_of, unit, base_hash,
-            )  # fmt: skip
-            set_weights(total, lost, count_doubled, link_doubled, i, weight)
-            find_places(0, n[i], bucket, line_hashes, base, kind, slots, base_hash, line, code, place, i * ends[3])
-            weights[link] = counts[link] / total
+            total, count = np.int64(c.totals[row]), np.int64(c.counts[link])
+            at = place_link(link - start, at, c.features[row], total, c.targets[link], count, a, s)
+            weights[link] = count / total
         for link in range(start, stop):
             i = link - start
-            a = sum_weights(0, n[i], kind, multiplicity, i, weight, place, i * ends[3], table)
-            weights[link] *= math.exp(min(a, LARGEST_EXPONENT))
+            total_theta = sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s)
+            weights[link] *= math.exp(min(total_theta, LARGEST_EXPONENT))
     for row in range(first, last):
         row_sum = 0.0
-        for link in range(offsets[row], offsets[row + 1]):
+        for link in range(c.offsets[row], c.offsets[row + 1]):
             row_sum += weights[link]
         sums[row] = row_sum
 
@@ -297,33 +343,23 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
 
 
 @njit(nogil=True, cache=True)
-def multinomial_gradient(
-    order, row_gradients, link_gradients, weights, features, totals, offsets, targets, counts,
-    type_shift, type_mask, type_hashes, count_hashes, line_hashes, count_doubled, link_doubled,
-    parent, unit_of, base, kind, multiplicity, ends, slots, table, gradient, apply, rate,
-):  # fmt: skip
-    """Add the batch's gradient to `gradient` (slots,), or with `apply` step by it and clear it."""
-    unit, base_hash = np.zeros(5, np.uint64), np.zeros(len(parent), np.uint64)
-    line, code = np.zeros(4, np.uint64), np.zeros(4, np.uint32)
-    place = np.empty(ends[3], np.uint32)
-    weight = np.empty((1, 16), np.float64)
-    whole = np.ones((1, 16), np.float64)
+def multinomial_gradient(order, row_gradients, link_gradients, weights, c, a, gradient, apply, rate):
+    """Add a batch's gradient to `gradient` (slots,), or with `apply` step by it and clear it.
+
+    `order` are the rows that the batch touches.
+    """
+    s = make_scratch(1, a)
+    one = np.ones((1, 16), np.float64)
     for row in order:
-        for link in range(offsets[row], offsets[row + 1]):
-            total = np.int64(totals[row])
-            bucket, lost = log2_bucket(np.int64(counts[link]))
-            n = ends[3] if lost > 0.0 and link_doubled else ends[1]
-            hash_bases(
-                features[row], total, targets[link], type_shift, type_mask, type_hashes, count_hashes,
-                parent, unit_of, unit, base_hash,
+        for link in range(c.offsets[row], c.offsets[row + 1]):
+            place_link(
+                0, 0, c.features[row], np.int64(c.totals[row]), c.targets[link], np.int64(c.counts[link]), a, s
             )  # fmt: skip
-            set_weights(total, lost, count_doubled, link_doubled, 0, weight)
-            find_places(0, n, bucket, line_hashes, base, kind, slots, base_hash, line, code, place, 0)
             g = weights[link] * (row_gradients[row] + link_gradients[link])
-            for c in range(n):
-                p = place[c]
+            for i in range(s.last_n[0]):
+                p = s.place[i]
                 if not apply:
-                    gradient[p] += g * weight[0, kind[c]]
+                    gradient[p] += g * s.weight_n[0, a.kind[i]]
                 elif gradient[p] != 0.0:
-                    take_steps(c, c + 1, kind, 0, whole, whole, gradient[p], 0.0, np.float32(rate), place, c, table)
+                    take_steps(i, i + 1, i, one, gradient[p], one, 0.0, 0, np.float32(rate), a, s)
                     gradient[p] = 0.0

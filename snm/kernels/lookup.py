@@ -8,32 +8,30 @@ from snm.kernels.hashing import helper
 
 
 @njit(nogil=True, cache=True)
-def build_index(features, low, shift, index):
-    """index[i]: the first row whose (key - low) >> shift is at least i. The last entry is the number of rows."""
+def build_index(features, low, shift, places):
+    """places[i]: the first row whose (key - low) >> shift is at least i. The last entry is the number of rows."""
     filled = 0
     for row in range(len(features)):
         place = np.int64((features[row] - low) >> shift)
         while filled <= place:
-            index[filled] = row
+            places[filled] = row
             filled += 1
-    while filled < len(index):
-        index[filled] = len(features)
+    while filled < len(places):
+        places[filled] = len(features)
         filled += 1
 
 
 @helper
-def find_row(key, features, low, shift, index):
+def find_row(key, index):
     """Row of the feature `key`, or -1."""
-    if key < low:
+    place = (key - index.low) >> index.shift
+    if key < index.low or place >= np.uint64(len(index.places) - 1):
         return -1
-    place = (key - low) >> shift
-    if place >= np.uint64(len(index) - 1):
-        return -1
-    row = np.int64(index[place])
-    stop = np.int64(index[place + np.uint64(1)])
-    while row < stop and features[row] < key:
+    row = np.int64(index.places[place])
+    stop = np.int64(index.places[place + np.uint64(1)])
+    while row < stop and index.features[row] < key:
         row += 1
-    if row < stop and features[row] == key:
+    if row < stop and index.features[row] == key:
         return row
     return -1
 
@@ -56,7 +54,7 @@ def find_link(target, start, stop, targets):
 
 
 @helper
-def find_column(column, words, features, low, shift, index, offsets, targets, rows, links):
+def find_column(column, words, index, offsets, targets, rows, links):
     """Row of every key of a column of events, and link of every event's word in it; -1 where there is none.
 
     In stages over the whole column: every stage first fetches from memory what all its events need, one
@@ -64,19 +62,19 @@ def find_column(column, words, features, low, shift, index, offsets, targets, ro
     each mispredicted comparison waits for its load. Returns a sum that keeps the loads alive.
     """
     loaded = np.uint64(0)
-    places = np.uint64(len(index) - 1)
+    n_places = np.uint64(len(index.places) - 1)
     for k in range(len(column)):
-        place = (column[k] - low) >> shift
-        inside = column[k] >= low and place < places
-        rows[k] = index[place] if inside else 0
-        links[k] = index[place + np.uint64(1)] if inside else 0  # for now: where the place's rows end
+        place = (column[k] - index.low) >> index.shift
+        inside = column[k] >= index.low and place < n_places
+        rows[k] = index.places[place] if inside else 0
+        links[k] = index.places[place + np.uint64(1)] if inside else 0  # for now: where the place's rows end
     for k in range(len(column)):
-        loaded += features[rows[k]]
+        loaded += index.features[rows[k]]
     for k in range(len(column)):
         row, stop = rows[k], links[k]
-        while row < stop and features[row] < column[k]:
+        while row < stop and index.features[row] < column[k]:
             row += 1
-        rows[k] = row if row < stop and features[row] == column[k] else -1
+        rows[k] = row if row < stop and index.features[row] == column[k] else -1
     for k in range(len(column)):
         links[k] = offsets[max(rows[k], 0)]
     for k in range(len(column)):
@@ -87,27 +85,27 @@ def find_column(column, words, features, low, shift, index, offsets, targets, ro
 
 
 @njit(nogil=True, cache=True)
-def annotate(keys, words, features, low, shift, index, totals, offsets, targets, counts, annotations):
+def annotate(keys, words, index, c, annotations):
     """annotations[event, slot] = (C_i*, C_ij) where the slot's feature has a row here. keys: (slots, events)"""
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     loaded = np.uint64(0)
     for q in range(keys.shape[0]):
-        loaded += find_column(keys[q], words, features, low, shift, index, offsets, targets, rows, links)
+        loaded += find_column(keys[q], words, index, c.offsets, c.targets, rows, links)
         for k in range(len(words)):
             if rows[k] >= 0:
-                annotations[k, q, 0] = np.uint32(totals[rows[k]])
+                annotations[k, q, 0] = np.uint32(c.totals[rows[k]])
                 if links[k] >= 0:
-                    annotations[k, q, 1] = counts[links[k]]
+                    annotations[k, q, 1] = c.counts[links[k]]
     return loaded
 
 
 @njit(nogil=True, cache=True)
-def find_rows(keys, features, low, shift, index, rows):
+def find_rows(keys, index, rows):
     """rows[event, slot]: the row of each key, -1 where there is none."""
     for q in range(keys.shape[0]):
         column = keys[q]
         for k in range(len(column)):
-            rows[k, q] = -1 if column[k] == ABSENT else find_row(column[k], features, low, shift, index)
+            rows[k, q] = -1 if column[k] == ABSENT else find_row(column[k], index)
 
 
 @njit(nogil=True, cache=True)
@@ -120,14 +118,14 @@ def find_links(rows, words, offsets, targets, links):
 
 
 @njit(nogil=True, cache=True)
-def score(keys, words, features, low, shift, index, sums, offsets, targets, weights, probabilities):
+def score(keys, words, index, sums, offsets, targets, weights, probabilities):
     """probabilities[event]: Eq. prob, the links' weights over the rows' sums; 0 where there is no event."""
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     denominators = np.zeros(len(words), np.float64)
     probabilities[:] = 0.0
     loaded = np.uint64(0)
     for q in range(keys.shape[0]):
-        loaded += find_column(keys[q], words, features, low, shift, index, offsets, targets, rows, links)
+        loaded += find_column(keys[q], words, index, offsets, targets, rows, links)
         for k in range(len(words)):
             denominators[k] += sums[rows[k]] if rows[k] >= 0 else 0.0
         for k in range(len(words)):
