@@ -57,9 +57,8 @@ def find_link(target, start, stop, targets):
 def find_column(column, words, index, offsets, targets, rows, links):
     """Row of every key of a column of events, and link of every event's word in it; -1 where there is none.
 
-    In stages over the whole column: every stage first fetches from memory what all its events need, one
-    independent load after another, and then looks at it. Twice as fast as event by event, where
-    each mispredicted comparison waits for its load. Returns a sum that keeps the loads alive.
+    In stages over the whole column, so that the fetches from memory of one stage do not wait for each other.
+    Returns a sum that keeps the loads alive.
     """
     loaded = np.uint64(0)
     n_places = np.uint64(len(index.places) - 1)
