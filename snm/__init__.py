@@ -16,7 +16,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from snm.errors import SnmError as SnmError
     from snm.evaluation import PerplexityReport as PerplexityReport
-    from snm.evaluation import perplexity as perplexity
     from snm.features import FeatureSpec as FeatureSpec
     from snm.features import feature_family as feature_family
     from snm.metafeatures import MetafeatureSet as MetafeatureSet
@@ -38,7 +37,6 @@ _HOME = {
     "TrainingSettings": "training",
     "feature_family": "features",
     "load": "model",
-    "perplexity": "evaluation",
     "train": "pipeline",
 }
 __all__ = [*_HOME, "__version__"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -30,14 +32,12 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        number, unit = value[:-1], value[-1:].upper()
-        if value.isdigit():
+        number, unit = str(value)[:-1], str(value)[-1:].upper()
+        if str(value).isdecimal():
             return int(value)
         try:
             return int(float(number) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit])
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, OverflowError):
             self.fail(f"{value!r} is not a size; expected a number with K, M, G or T, such as 4G", param, ctx)
 
 
@@ -51,6 +51,7 @@ class Group(click.Group):
     """Turns every error that is for a person into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that unfinished work is cleared away
         try:
             return super().invoke(ctx)
         except SnmError as error:
@@ -59,7 +60,7 @@ class Group(click.Group):
             sys.stderr.close()
             sys.exit(141)
         except KeyboardInterrupt:
-            _end("interrupted; nothing was written", 130)
+            _end("interrupted", 130)
         except (OSError, MemoryError) as error:
             _end(f"{error}" or "out of memory; give less --memory or a smaller text", 1)
 
@@ -187,7 +188,11 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @click.option("--passes", type=Number(0), default=1, show_default=True,
               help="Most passes over the events; 0 leaves relative frequencies.")  # fmt: skip
 @click.option("--events", type=Number(1), help="Train on about this many events, drawn by sentence.  [default: all]")
-@click.option("--slots", type=Number(1), help="Slots of the table of metafeature weights.  [default: half the links]")
+@click.option(
+    "--slots",
+    type=Number(1),
+    help="Slots of the table of metafeature weights.  [default: a power of two above half the links]",
+)
 @click.option("--metafeatures", default="all", show_default=True,
               help="Conjunctions such as 'type+link-count, target'; 'all, -feature' ablates one of feature, type, "
                    "feature-count, target, link-count.")  # fmt: skip
@@ -279,7 +284,8 @@ def ppl(path: str, text: tuple[str, ...], threads: int | None, as_json: bool) ->
 def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None:
     """log10 probability of each line of TEXT (or of standard input), its end included.
 
-    A line of output for every line of input; a blank line for a blank one.
+    A line of output for every line of input; a blank line for a blank one. In a closed vocabulary words
+    outside it are left out.
     """
     from snm.corpus import STDIN, read_lines
 
@@ -291,11 +297,13 @@ def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None
 
 
 def _score_line(words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
-    total = sum(p for _, p in words)
+    from snm.model import total_score
+
+    total = total_score(words)
     if as_json:
         line: dict[str, Any] = {"logprob10": total if words else None, "tokens": len(words)}
         if tokens:
-            line["words"] = [[word, p] for word, p in words]
+            line["words"] = [[word, None if math.isnan(p) else p] for word, p in words]
         return json.dumps(line, ensure_ascii=False)
     if not words:
         return ""
@@ -356,14 +364,13 @@ def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
         return
     for explanation in explanations:
         click.echo(f"{explanation.word}  P = {explanation.probability:.6g}")
+        whole = explanation.probability or 1.0
         for part in explanation.parts[:top]:
-            click.echo(f"    {part.share:.6g}  ({part.share / explanation.probability:6.1%})  "
-                       f"weight {part.weight:.3f}  {part.feature}")  # fmt: skip
+            share = f"{part.share:.6g}  ({part.share / whole:6.1%})"
+            click.echo(f"    {share}  weight {part.weight:.3f}  {part.feature}")
         if len(explanation.parts) > top:
             rest = sum(part.share for part in explanation.parts[top:])
-            click.echo(
-                f"    {rest:.6g}  ({rest / explanation.probability:6.1%})  {len(explanation.parts) - top} others"
-            )
+            click.echo(f"    {rest:.6g}  ({rest / whole:6.1%})  {len(explanation.parts) - top} others")
 
 
 @main.command()
@@ -413,14 +420,10 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
     The sum of P(w | h) over the whole vocabulary is taken for contexts h of TEXT, or, without one, of
     sentences drawn from the model.
     """
-    from snm.corpus import encode_files
-    from snm.evaluation import generated_text
     from snm.evaluation import verify as check
 
-    model = _load(path)
-    encoded = encode_files(text, model.vocabulary) if text else generated_text(model, max(1, contexts // 20))
     with _bar("adding up", contexts) as bar:
-        report = check(model, encoded, contexts, bar)
+        report = check(path, text, contexts, bar)
     if as_json:
         _print_json(asdict(report))
         return

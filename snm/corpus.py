@@ -13,6 +13,7 @@ import lzma
 import queue
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,11 +27,15 @@ from snm.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary, word_table
 
 BLOCK = 4 << 20  # bytes read at a time
 STDIN = "-"
+Sources = str | Path | Sequence[str | Path]
+"""Where text comes from: one file, folder, glob or `-` for standard input, or several."""
 _MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
 
-def find_files(sources: Sequence[str | Path]) -> list[str]:
-    """The files that `sources` name: files, folders (every file below, sorted), globs, `-` for stdin."""
+def find_files(sources: Sources) -> list[str]:
+    """The files that `sources` name: files, folders (every file below that is not hidden, sorted), globs, `-`."""
+    if isinstance(sources, str | Path):
+        sources = [sources]
     if not sources:
         raise InputError("no text given; name files, folders or globs, or - for standard input")
     files: list[str] = []
@@ -39,7 +44,10 @@ def find_files(sources: Sequence[str | Path]) -> list[str]:
         if source == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
             found = [source]
         elif path.is_dir():
-            found = sorted(str(p) for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+            found = sorted(
+                str(p) for p in path.rglob("*")
+                if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
+            )  # fmt: skip
         else:
             found = sorted(p for p in glob.glob(source, recursive=True) if Path(p).is_file())
         if not found:
@@ -47,6 +55,11 @@ def find_files(sources: Sequence[str | Path]) -> list[str]:
             raise InputError(f"{source}: {what}")
         files.extend(found)
     return files
+
+
+def names(sources: Sources) -> str:
+    """The sources in a message."""
+    return str(sources) if isinstance(sources, str | Path) else ", ".join(map(str, sources))
 
 
 @contextmanager
@@ -65,20 +78,51 @@ def _open(name: str) -> Iterator[IO[bytes]]:
         if kind is None:
             yield raw
         else:
-            openers: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "zst": _open_zst}
+            openers: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "zst": _ZstReader}
             with openers[kind](raw) as unpacked:
                 yield unpacked
 
 
-def _open_zst(raw: IO[bytes]) -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        raise MissingExtra("zstandard", "zst", "reading zst files") from None
-    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+class _ZstReader:
+    """Reads zst frames, and knows when the last one is cut short."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise MissingExtra("zstandard", "zst", "reading zst files") from None
+        self.raw, self.make = raw, zstandard.ZstdDecompressor
+        self.error: type[Exception] = zstandard.ZstdError
+        self.frame: Any = None
+        self.left = b""  # of the file, after the frame that ended last
+
+    def read(self, size: int) -> bytes:
+        """At least a byte, about as many as asked; nothing at the end."""
+        while True:
+            packed = self.left or self.raw.read(size)
+            self.left = b""
+            if not packed:
+                if self.frame is not None:
+                    raise EOFError("the zst file ends in the middle of a frame")
+                return b""
+            self.frame = self.frame or self.make().decompressobj()
+            try:
+                data: bytes = self.frame.decompress(packed)
+            except self.error as error:
+                raise OSError(str(error)) from error
+            if self.frame.eof:
+                self.left, self.frame = self.frame.unused_data, None
+            if data:
+                return data
+
+    def __enter__(self) -> _ZstReader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
-def read_lines(sources: Sequence[str | Path]) -> Iterator[list[str]]:
+def read_lines(sources: Sources) -> Iterator[list[str]]:
     """Checked lines of text, blank ones too, as many at a time as there are to be had."""
     for name in find_files(sources):
         rest = ""
@@ -105,7 +149,7 @@ def _file_blocks(name: str, eager: bool = False) -> Iterator[bytes]:
         while True:
             try:
                 data = read(BLOCK)
-            except (OSError, EOFError, lzma.LZMAError, _zst_error()) as error:
+            except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
                 raise InputError(f"cannot read {name} past line {line}: {error}") from error
             if first and data.startswith(b"\xef\xbb\xbf"):
                 data = data[3:]
@@ -122,11 +166,6 @@ def _file_blocks(name: str, eager: bool = False) -> Iterator[bytes]:
                 yield block
             if not data:
                 return
-
-
-def _zst_error() -> type[Exception]:
-    zstandard = sys.modules.get("zstandard")
-    return zstandard.ZstdError if zstandard else EOFError
 
 
 def _check(block: bytes, name: str, line: int) -> None:
@@ -174,8 +213,7 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
                 raise item
             yield item
     finally:
-        stopped.set()
-        thread.join()
+        stopped.set()  # the thread is not joined: it may be waiting for standard input
 
 
 @dataclass
@@ -240,9 +278,7 @@ class _Encoder:
         return self.pool[self.starts[number] : self.starts[number + 1]].tobytes().decode()
 
 
-def encode_files(
-    sources: Sequence[str | Path], vocabulary: Vocabulary, progress: Callable[[int], None] | None = None
-) -> Text:
+def encode_files(sources: Sources, vocabulary: Vocabulary, progress: Callable[[int], None] | None = None) -> Text:
     """Encode text with a given vocabulary; words outside it become `<UNK>`."""
     return encode_blocks(_ahead(read_blocks(find_files(sources))), vocabulary, progress)
 
@@ -266,7 +302,7 @@ def encode_blocks(
 
 
 def read_corpus(
-    sources: Sequence[str | Path],
+    sources: Sources,
     min_count: int = 3,
     max_words: int | None = None,
     closed: bool = False,
@@ -280,7 +316,7 @@ def read_corpus(
         if progress:
             progress(len(block))
     if not encoder.sentences:
-        raise InputError(f"{', '.join(map(str, sources))}: no words; expected one sentence a line")
+        raise InputError(f"{names(sources)}: no words; expected one sentence a line")
     n_words = int(encoder.state[encoder.kernel.WORDS])
     counts = encoder.counts[:n_words]
     kept = _choose_words(encoder, counts, min_count, max_words)

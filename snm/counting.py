@@ -24,7 +24,7 @@ from snm.features import Extractor
 from snm.progress import Progress, silent
 from snm.vocabulary import UNKNOWN
 
-BYTES_A_LINK = 28  # at the peak: the sort key, and where all links differ a row and a link of their own
+BYTES_A_LINK = 40  # at the peak: the sort key, and where all links differ a row and a link of their own
 
 
 class Counts(NamedTuple):
@@ -50,9 +50,9 @@ def unigram_counts(text: Text, extractor: Extractor) -> Counts:
     counts = np.maximum(counts, 1)
     targets = np.arange(1, len(vocabulary), dtype=np.uint32)
     targets = targets[targets != vocabulary.never_a_target]
-    if counts.max() >= 1 << 32:
-        raise SettingsError("a word occurs more than 4,294,967,295 times; split the text")
     counts = counts[targets]
+    if counts.sum() >= 1 << 32:
+        raise SettingsError(f"the text has {counts.sum():,} tokens; the most is {(1 << 32) - 1:,}: split it")
     return Counts(
         np.array([1], np.uint64),
         np.array([counts.sum()], np.uint64),

@@ -76,7 +76,7 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
         echo("The English that Python carries: its language reference and the docstrings of its library.\n")
         for preset in ("snm5", "snm10-skip"):
             settings = Settings(features=preset, threads=threads)
-            model = train([train_text], folder / preset, settings, overwrite=True, progress=progress)
+            model = train([train_text], folder / preset, settings, progress=progress)
             test = encode_files([test_text], model.vocabulary)
             report = perplexity(model, test, threads)
             text = model.manifest["text"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from snm import storage
-from snm.corpus import Text
+from snm.corpus import Sources, Text, encode_files
 from snm.errors import FormatError, InputError
-from snm.model import LanguageModel, SnmModel
+from snm.model import LanguageModel, SnmModel, load
+from snm.rows import RowIndex
 from snm.vocabulary import BEGIN, END, UNKNOWN
 
 SUM_TOLERANCE = 1e-5
@@ -76,16 +78,18 @@ def check_sums(
     """Add up P(w | h) over the whole vocabulary after contexts h of the text drawn at random.
 
     Where the text has them, a tenth of the contexts are sentence starts and a tenth end in an
-    out-of-vocabulary word.
+    out-of-vocabulary word. What the model says of the text's own word is compared with its score, too.
     """
     if not text.events:
         raise InputError("no words to take contexts from; expected one sentence a line")
     starts, chosen = _choose_contexts(text, contexts, seed)
+    scored = model.probabilities(text.tokens)
     worst, with_unknown, at_start = 0.0, 0, 0
     for k in chosen:
         context = text.tokens[starts[k] : k]
         p = model.distribution(context)
-        worst = max(worst, abs(float(p.sum()) - 1.0), 0.0 if (p >= 0).all() else math.inf)
+        worst = max(worst, abs(float(p.sum()) - 1.0), abs(float(p[text.tokens[k]] - scored[k])))
+        worst = max(worst, 0.0 if (p >= 0).all() else math.inf)
         with_unknown += bool((context == UNKNOWN).any())
         at_start += len(context) == 1
         advance(1)
@@ -114,21 +118,40 @@ def generated_text(model: LanguageModel, sentences: int, seed: int = 1) -> Text:
 
 
 def verify(
-    model: SnmModel, text: Text, contexts: int = 1000, advance: Callable[[int], None] = lambda n: None
+    path: str | Path, sources: Sources = (), contexts: int = 1000, advance: Callable[[int], None] = lambda n: None
 ) -> SumReport:
-    """Check the checksums, the order of the rows and links, the row sums, and that probabilities sum to one."""
-    storage.check_files(model.path, model.manifest)
-    features, offsets = model.index.features, model.offsets
-    if not (features[1:] > features[:-1]).all():
-        raise FormatError(f"{model.path}: feature keys are not in order; rebuild the model")
-    if offsets[0] != 0 or offsets[-1] != len(model.targets) or not (offsets[1:] > offsets[:-1]).all():
-        raise FormatError(f"{model.path}: the rows' offsets are not in order; rebuild the model")
-    added = np.add.reduceat(model.weights, offsets[:-1], dtype=np.float64)
-    if not np.allclose(added, model.sums, rtol=1e-6, atol=0):
-        raise FormatError(f"{model.path}: stored row sums are not the sums of the rows; rebuild the model")
+    """Check a model's checksums, every row and link, the row sums, and that probabilities sum to one.
+
+    The last for contexts of the text that `sources` name or, without any, of sentences drawn from the model.
+    """
+    storage.check_files(Path(path))
+    model = load(path)
+    for wrong, what in _structure(model):
+        if wrong:
+            raise FormatError(f"{model.path}: {what}; rebuild the model")
+    text = encode_files(sources, model.vocabulary) if sources else generated_text(model, max(1, contexts // 20))
     report = check_sums(model, text, contexts, advance=advance)
     if not report.worst <= SUM_TOLERANCE:
         raise FormatError(
             f"{model.path}: probabilities sum to 1 within {report.worst:.2g} only; expected {SUM_TOLERANCE}; rebuild it"
         )
     return report
+
+
+def _structure(model: SnmModel) -> Iterator[tuple[bool, str]]:
+    """(whether it is wrong, what is wrong) of everything that look-ups rely on."""
+    features, offsets, targets = model.index.features, model.offsets, model.targets
+    yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
+    yield (
+        bool(offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()),
+        "the rows' offsets are not in order",
+    )
+    falls = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
+    yield not np.isin(falls, offsets, assume_unique=True).all(), "the links of a row are not in order"
+    yield bool(targets.max() >= len(model.vocabulary)), "a target is not in the vocabulary"
+    index = RowIndex.build(features)
+    same = index.low == model.index.low and index.shift == model.index.shift
+    yield not (same and np.array_equal(index.places, model.index.places)), "the directory is not that of the features"
+    sums = np.add.reduceat(model.weights, offsets[:-1], dtype=np.float64)
+    yield not np.allclose(sums, model.sums, rtol=1e-6, atol=0), "stored row sums are not the sums of the rows"
+    yield not (model.weights > 0).all(), "a weight is not above zero"

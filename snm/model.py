@@ -6,11 +6,12 @@ targets of a token array and the distribution after a context; everything else f
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +20,10 @@ from snm.corpus import encode_lines
 from snm.errors import FormatError, InputError, SettingsError
 from snm.features import Extractor, FeatureSpec, KeyLayout
 from snm.rows import RowIndex
-from snm.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
+from snm.vocabulary import BEGIN, END, UNKNOWN, Vocabulary, split_words
+
+if TYPE_CHECKING:
+    from snm.evaluation import PerplexityReport
 
 
 class LanguageModel(ABC):
@@ -41,17 +45,24 @@ class LanguageModel(ABC):
         return self.score_sentences([sentence])[0]
 
     def score_sentences(self, sentences: Sequence[str]) -> list[float]:
-        """log10 probability of each sentence, its end included; NaN for a blank one."""
-        return [sum(p for _, p in words) if words else float("nan") for words in self.score_words(sentences)]
+        """log10 probability of each sentence, its end included; NaN for a blank one.
+
+        In a closed vocabulary words outside it are not predicted; they are left out.
+        """
+        return [total_score(words) for words in self.score_words(sentences)]
 
     def score_words(self, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
-        """Of each sentence its words and `</S>`, each with its log10 probability."""
+        """Of each sentence its words and `</S>`, each with its log10 probability; NaN where it has none."""
         tokens = encode_lines(sentences, self.vocabulary).tokens
-        logs = np.log10(np.maximum(self.probabilities(tokens), 1e-300)).tolist()
+        p = self.probabilities(tokens)
+        if self.vocabulary.closed:
+            p[tokens == UNKNOWN] = np.nan
+        with np.errstate(divide="ignore"):
+            logs = np.log10(p).tolist()
         scored: list[list[tuple[str, float]]] = []
         k = 0
         for sentence in sentences:
-            words = sentence.split()
+            words = split_words(sentence)
             if not words:
                 scored.append([])
                 continue
@@ -60,9 +71,15 @@ class LanguageModel(ABC):
             k = end
         return scored
 
+    def perplexity(self, sentences: Iterable[str], threads: int = 1) -> PerplexityReport:
+        """Perplexity of sentences, one a string; an open file is such a thing."""
+        from snm.evaluation import perplexity
+
+        return perplexity(self, encode_lines(sentences, self.vocabulary), threads)
+
     def context(self, text: str) -> np.ndarray:
         """`<S>` and the ids of the words of `text`."""
-        return np.concatenate([[BEGIN], self.vocabulary.ids_of(text.split())]).astype(np.uint32)
+        return np.concatenate([[BEGIN], self.vocabulary.ids_of(split_words(text))]).astype(np.uint32)
 
     def next_words(self, text: str = "", k: int = 10) -> list[tuple[str, float]]:
         """The k likeliest words after the words of `text` at the start of a sentence, likeliest first."""
@@ -78,10 +95,12 @@ class LanguageModel(ABC):
         temperature: float = 1.0, unknown: bool = False,
     ) -> str:  # fmt: skip
         """A sentence drawn from the model; `<UNK>` is not drawn unless `unknown` says so."""
-        if not temperature > 0:
+        if not 0 < temperature < math.inf:
             raise SettingsError(f"temperature is {temperature}; expected a number above 0")
+        if seed is not None and seed < 0:
+            raise SettingsError(f"seed is {seed}; expected 0 or more")
         random = np.random.default_rng(seed)
-        context = self.context(prompt)
+        words, context = split_words(prompt), self.context(prompt)
         for _ in range(max_words):
             p = self.distribution(context)
             if not unknown:
@@ -91,7 +110,13 @@ class LanguageModel(ABC):
             if word == END:
                 break
             context = np.append(context, np.uint32(word))
-        return " ".join(self.vocabulary.words[i] for i in context[1:])
+            words.append(self.vocabulary.words[word])
+        return " ".join(words)
+
+
+def total_score(words: list[tuple[str, float]]) -> float:
+    """log10 probability of a sentence from those of its words, words without one left out; NaN for no words."""
+    return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
 
 
 @dataclass(frozen=True)
@@ -122,6 +147,12 @@ class SnmModel(LanguageModel):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.manifest = storage.read_manifest(self.path)
+        try:
+            self._open()
+        except (KeyError, TypeError, UnicodeDecodeError) as error:
+            raise FormatError(f"{self.path} is damaged ({error!r}); restore or rebuild the model") from error
+
+    def _open(self) -> None:
         m = self.manifest
         self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, m["vocabulary"]["closed"])
         self.spec = FeatureSpec(m["features"])
@@ -133,7 +164,9 @@ class SnmModel(LanguageModel):
             self._array("features"), self._array("index"), np.uint64(m["index"]["low"]), np.uint64(m["index"]["shift"])
         )
         self.extractor = Extractor(self.spec, self.layout, self.vocabulary)
-        if len(self.offsets) != len(self.sums) + 1 or len(self.vocabulary) != m["vocabulary"]["words"]:
+        if (len(self.vocabulary), len(self.sums) + 1, len(self.weights)) != (
+            m["vocabulary"]["words"], len(self.offsets), len(self.targets),
+        ):  # fmt: skip
             raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
 
     def _array(self, name: str) -> np.ndarray:
@@ -182,7 +215,7 @@ class SnmModel(LanguageModel):
 
     def explain(self, sentence: str) -> list[Explanation]:
         """For every word of the sentence and its end: which features fired, and what each brought."""
-        words = sentence.split()
+        words = split_words(sentence)
         if not words:
             raise InputError("nothing to explain; expected a sentence of at least one word")
         tokens = np.append(self.context(sentence), np.uint32(END))

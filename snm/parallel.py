@@ -23,12 +23,14 @@ def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> 
             work(item)
         return
     with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(work, item) for item in items]
-        done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in waiting:
-            future.cancel()
-        for future in done:
-            future.result()
+        try:
+            futures = [pool.submit(work, item) for item in items]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:  # an interrupt too: what has not begun is not begun any more
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def shares(start: int, stop: int, n: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from snm import corpus
-from snm.corpus import Text
+from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
 from snm.features import PRESETS, Extractor, FeatureSpec, KeyLayout
@@ -26,6 +26,7 @@ from snm.vocabulary import Vocabulary, read_word_list
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 300_000  # of the training text, where the user gives none
 LINKS_AT_A_TIME = 1 << 24  # while building M
 LEAST_MEMORY = 256 << 20
+DIVERGED = 100.0  # a loss an event, in nats, that no model comes near
 
 Notify = Callable[[str], None]
 
@@ -52,6 +53,7 @@ class Settings:
             ("memory", LEAST_MEMORY),
             ("threads", 1),
             ("partitions", 1),
+            ("seed", 0),
         ):
             value = getattr(self, name)
             if value is not None and value < low:
@@ -61,10 +63,10 @@ class Settings:
 
 
 def train(
-    sources: Sequence[str | Path],
+    sources: Sources,
     output: str | Path,
     settings: Settings | None = None,
-    dev: Sequence[str | Path] = (),
+    dev: Sources = (),
     overwrite: bool = False,
     progress: Progress = silent,
     notify: Notify = lambda message: None,
@@ -98,8 +100,10 @@ class _Run:
 
     # -- text to tokens
 
-    def read(self, sources: Sequence[str | Path], dev: Sequence[str | Path]) -> None:
+    def read(self, sources: Sources, dev: Sources) -> None:
         s = self.settings
+        if dev:
+            corpus.find_files(dev)  # a mistake there is told before the work begins
         with self.progress("reading", _size_of(sources)) as bar:
             if s.vocabulary is None:
                 self.text, self.vocabulary = corpus.read_corpus(sources, s.min_count, s.max_words, s.closed, bar)
@@ -107,9 +111,9 @@ class _Run:
                 self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed)
                 self.text = corpus.encode_files(sources, self.vocabulary, bar)
         if not self.text.events:
-            raise InputError(f"{', '.join(map(str, sources))}: no words; expected one sentence a line")
-        self._report_text()
+            raise InputError(f"{corpus.names(sources)}: no words; expected one sentence a line")
         held_out = self._held_out_text(dev)
+        self._report_text()
         self._make_extractor()
         for name, text in held_out.items():
             self.held_out[name] = HeldOut(text, self.extractor)
@@ -122,12 +126,12 @@ class _Run:
             f"{unknown / text.events:.2%} out of vocabulary"
         )
 
-    def _held_out_text(self, dev: Sequence[str | Path]) -> dict[str, Text]:
+    def _held_out_text(self, dev: Sources) -> dict[str, Text]:
         multinomial = self.settings.training.loss == "multinomial"
         if dev:
             text = corpus.encode_files(dev, self.vocabulary)
             if not text.events:
-                raise InputError(f"{', '.join(map(str, dev))}: no words; expected held-out text, one sentence a line")
+                raise InputError(f"{corpus.names(dev)}: no words; expected held-out text, one sentence a line")
             if text.events > HELD_OUT_MOST:
                 text = corpus.sample_sentences(text, HELD_OUT_MOST, self.settings.seed)
                 self.notify(f"of the held-out text, {text.events:,} tokens drawn at random are used")
@@ -188,7 +192,7 @@ class _Run:
         return max(room, LEAST_MEMORY // 2)
 
     def _say_disk_use(self, links: int) -> None:
-        most = 32 * (links + len(self.vocabulary))
+        most = 44 * (links + len(self.vocabulary))  # where every link has a row of its own
         if self.annotations is not None and isinstance(self.annotations.values, np.memmap):
             most += self.annotations.values.nbytes
         free = shutil.disk_usage(self.writer.folder).free
@@ -231,6 +235,9 @@ class _Run:
             s.threads, s.seed, self.progress,
         )  # fmt: skip
         self.annotations = None
+        kept = self.report.losses[: self.report.best_pass]
+        if kept and not kept[-1] < DIVERGED:
+            raise SettingsError(f"training diverged: its loss is {kept[-1]:.3g} an event; lower --rate")
         if self.report.perplexities:
             steps = " → ".join(f"{p:.2f}" for p in self.report.perplexities)
             self.notify(f"held-out perplexity {steps}; kept pass {self.report.best_pass}")
@@ -253,6 +260,8 @@ class _Run:
                     counts[first:last],
                 )  # fmt: skip
                 made = self.adjustment.weigh(part, s.threads)
+                if not np.isfinite(made[1]).all():
+                    raise SettingsError("training diverged: some weights are no numbers any more; lower --rate")
                 weights.append(made[0])
                 sums.append(made[1])
                 bar(int(last - first))
@@ -302,7 +311,7 @@ def _zeros(shape: tuple[int, ...]) -> np.ndarray:
     return np.zeros(shape, np.uint32)
 
 
-def _size_of(sources: Sequence[str | Path]) -> int:
+def _size_of(sources: Sources) -> int:
     """Bytes of plain text to read, 0 where that cannot be known before."""
     files = corpus.find_files(sources)
     if any(name == corpus.STDIN or Path(name).suffix in (".gz", ".xz", ".zst") for name in files):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -55,18 +55,20 @@ class ModelWriter:
     """Writes a model folder; nothing is left at `path` unless the whole of it was written."""
 
     def __init__(self, path: Path, overwrite: bool = False) -> None:
-        self.path, self.overwrite = Path(path), overwrite
+        self.path, self.overwrite = Path(os.path.realpath(path)), overwrite
         if self.path.exists() and not overwrite:
-            raise SettingsError(f"{self.path} exists already; choose another name, or overwrite it with --force")
+            raise SettingsError(f"{path} exists already; choose another name, or overwrite it with --force")
         if self.path.exists() and not (self.path / MANIFEST).is_file():
-            raise SettingsError(f"{self.path} exists and is not a model; it is left alone, choose another name")
+            raise SettingsError(f"{path} exists and is not a model; it is left alone, choose another name")
+        self.folder = self._hidden_name()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
+            self.folder.mkdir(parents=True)
         except OSError as error:
             raise SettingsError(f"cannot write to {self.path.parent}: {error.strerror}") from error
-        os.chmod(self.folder, 0o777 & ~_umask())
         self._arrays: dict[str, ArrayWriter] = {}
+
+    def _hidden_name(self) -> Path:
+        return self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}"
 
     def array(self, name: str, dtype: str) -> ArrayWriter:
         """A new array of the model."""
@@ -80,7 +82,7 @@ class ModelWriter:
     def scratch(self, shape: tuple[int, ...]) -> np.ndarray:
         """A zeroed uint32 array on disk that is gone when this process is."""
         with tempfile.TemporaryFile(dir=self.folder) as file:
-            file.truncate(int(np.prod(shape)) * 4)
+            os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)) * 4)  # a full disk is told now, not by a crash
             return np.memmap(file, np.uint32, "r+", shape=shape)
 
     def load(self, name: str) -> np.ndarray:
@@ -112,11 +114,20 @@ class ModelWriter:
         self._rename()
 
     def _rename(self) -> None:
+        _sync(self.folder)
         old = None
         if self.overwrite and self.path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.old.", dir=self.path.parent))
+            old = self._hidden_name()
             os.rename(self.path, old)
-        os.rename(self.folder, self.path)
+        try:
+            os.rename(self.folder, self.path)
+        except OSError as error:
+            if old is not None:
+                os.rename(old, self.path)
+            kept, self.folder = self.folder, Path()
+            raise SettingsError(
+                f"cannot rename to {self.path}: {error.strerror} (was it made by another run?); the model is in {kept}"
+            ) from error
         _sync(self.path.parent)
         if old is not None:
             shutil.rmtree(old)
@@ -129,14 +140,8 @@ class ModelWriter:
     ) -> None:
         for array in self._arrays.values():
             array.close()
-        if self.folder.exists():
+        if self.folder.name and self.folder.exists():
             shutil.rmtree(self.folder)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync(path: Path) -> None:
@@ -171,7 +176,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(file.read_text())
         found = manifest["format"], manifest["version"]
-        files = manifest["files"].items()
+        files = {name: int(entry["bytes"]) for name, entry in manifest["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise FormatError(
             f"{file} is damaged ({type(error).__name__}: {error}); restore or rebuild the model"
@@ -181,17 +186,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} has format {found[0]} version {found[1]}; this program reads {FORMAT} version {VERSION}; "
             f"rebuild the model with this version of snm, or read it with the one that wrote it"
         )
-    for name, entry in files:
+    for name, expected in files.items():
         size = (path / name).stat().st_size if (path / name).is_file() else None
-        if size != entry["bytes"]:
+        if size != expected:
             state = "is missing" if size is None else f"has {size} bytes"
-            raise FormatError(f"{path / name} {state}; expected {entry['bytes']} bytes; restore or rebuild the model")
+            raise FormatError(f"{path / name} {state}; expected {expected} bytes; restore or rebuild the model")
     return manifest
 
 
-def check_files(path: Path, manifest: dict[str, Any], advance: Callable[[int], None] = lambda n: None) -> None:
+def check_files(path: Path) -> None:
     """Compare every file's checksum with the manifest's."""
-    for name, entry in manifest["files"].items():
-        if file_sha256(path / name) != entry["sha256"]:
+    for name, entry in read_manifest(path)["files"].items():
+        if file_sha256(path / name) != entry.get("sha256"):
             raise FormatError(f"{path / name}: its checksum differs from the manifest's; restore or rebuild the model")
-        advance(entry["bytes"])

@@ -34,7 +34,7 @@ NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How the adjustment function is learned. None means: chosen by `resolve`, from the other settings."""
+    """How the adjustment function is learned. None: all events; the optimiser's own rate; slots by the links."""
 
     loss: str = "leave-one-out"
     optimiser: str = "adagrad"
@@ -49,16 +49,22 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         _choose("loss", self.loss, LOSSES)
         _choose("optimiser", self.optimiser, OPTIMISERS)
-        for name, low in (("passes", 0), ("batch", 1), ("slots", 1), ("events", 1), ("rate", 0), ("accumulator", 0)):
+        for name, low in (("passes", 0), ("batch", 1), ("slots", 1), ("events", 1)):
             value = getattr(self, name)
-            if value is not None and not value >= low:
+            if value is not None and value < low:
                 raise SettingsError(f"{name} is {value}; expected {low} or more")
+        for name in ("rate", "accumulator"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise SettingsError(f"{name} is {value}; expected a number above 0")
+        if self.loss == "multinomial" and self.events is not None:
+            raise SettingsError("events are drawn from the training text; the multinomial loss has held-out text only")
         if self.slots is not None and self.slots > 1 << 32:
             raise SettingsError(f"slots is {self.slots}; the most is {1 << 32}")
 
     def table_slots(self, links: int) -> int:
-        """Slots of the table: as asked, or about one for every two links, 2^20 to 2^28."""
-        return self.slots or min(max(1 << (links // 2).bit_length(), 1 << 20), 1 << 28)
+        """Slots of the table: as asked, made up to eights, or a power of two above half the links, 2^20 to 2^28."""
+        return -(-self.slots // 8) * 8 if self.slots else min(max(1 << (links // 2).bit_length(), 1 << 20), 1 << 28)
 
     def learning_rate(self) -> float:
         return DEFAULT_RATES[self.optimiser] if self.rate is None else self.rate
@@ -76,7 +82,7 @@ class Adjustment:
         layout, types = extractor.layout, extractor.spec.types
         metafeatures = settings.metafeatures
         self.plan = metafeatures.plan()
-        self.table = _aligned_zeros(-(-slots // 8) * 8, 2 if settings.optimiser == "adagrad" else 1)
+        self.table = _aligned_zeros(slots, 2 if settings.optimiser == "adagrad" else 1)
         if settings.optimiser == "adagrad":
             self.table[:, 1] = settings.accumulator
         self._layout = layout
@@ -116,7 +122,9 @@ class Adjustment:
 def bucket_hashes(name: str) -> np.ndarray:
     """A random 64-bit hash for each log2 bucket of a count."""
     digests = (hashlib.blake2b(f"{name} {b}".encode(), digest_size=8).digest() for b in range(BUCKETS + 1))
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+    hashes = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+    hashes.flags.writeable = False
+    return hashes
 
 
 def line_hashes() -> np.ndarray:
@@ -252,7 +260,7 @@ class HeldOut:
         weights, sums = adjustment.weigh(self.counts, threads)
         rows, links = self.rows[self.events], self.links[self.events]
         scratch = np.zeros(len(sums)), np.zeros(len(weights))
-        return math.exp(kernel.multinomial_loss(rows, links, weights, sums, *scratch) / len(self.events))
+        return float(np.exp(kernel.multinomial_loss(rows, links, weights, sums, *scratch) / len(self.events)))
 
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, seed: int, advance: Callable[[int], None]
@@ -278,8 +286,7 @@ class HeldOut:
         rows, links = self.rows[batch], self.links[batch]
         order = np.empty(rows.size, np.int64)
         touched = order[: kernel.mark_rows(rows, np.zeros(len(sums), bool), order)]
-        for row in touched:
-            kernel.weigh_rows(row, row + 1, self.counts, adjustment.function, weights, sums)
+        kernel.weigh_listed(touched, self.counts, adjustment.function, weights, sums)
         row_gradients, link_gradients = np.zeros(len(sums)), np.zeros(len(weights))
         loss = kernel.multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients)
         for apply in (False, True) if rate else (False,):
@@ -338,11 +345,11 @@ def train_adjustment(
             report.best_pass = number
             continue
         report.perplexities.append(dev.perplexity(adjustment, threads))
-        if report.perplexities[-1] > min(report.perplexities[:-1]):
+        if not report.perplexities[-1] <= min(report.perplexities[:-1]):  # risen, or no number at all
             break
         report.best_pass = number
         if number < settings.passes:
             best = adjustment.table[:, 0].copy()
-    if best is not None and report.best_pass < len(report.losses):
-        adjustment.table[:, 0] = best
+    if report.best_pass < len(report.losses):
+        adjustment.table[:, 0] = 0 if best is None else best  # None: nothing was better than no adjustment
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,10 +10,17 @@ import numpy as np
 
 from snm.errors import InputError
 
+_WHITE_SPACE = re.compile(r"[ \t-\r]+")
+
 SPECIAL = ("<S>", "</S>", "<UNK>")
 BEGIN, END, UNKNOWN = range(3)
 ALIASES_OF_UNKNOWN = ("<unk>", "<UNK>", "<s>", "</s>", "<S>", "</S>")
 """Words of a text that are read as `<UNK>`: a marker inside a sentence is no word."""
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a line, separated by ASCII white space: a no-break space is part of a word."""
+    return [word for word in _WHITE_SPACE.split(text) if word]
 
 
 class Vocabulary:
@@ -89,14 +97,14 @@ def _joined(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def read_word_list(path: Path) -> list[str]:
     """A user's vocabulary: one word a line, in any order; repeats and the special words are dropped."""
     try:
-        lines = path.read_bytes().decode().split("\n")
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"cannot read the vocabulary {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"the vocabulary {path} is not UTF-8 (byte {error.start}); convert it first") from error
     words: dict[str, None] = {}
     for number, line in enumerate(lines, 1):
-        parts = line.split()
+        parts = split_words(line)
         if len(parts) > 1:
             raise InputError(
                 f"{path}, line {number}: {line.strip()!r} has {len(parts)} words; expected one word a line"

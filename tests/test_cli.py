@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -100,8 +102,9 @@ def test_explain(model_path: Path) -> None:
     assert "cat  P = " in text
     assert "others" in text
     explained = json.loads(ok("explain", model_path, SENTENCE, "--json"))
-    for word in explained:
-        assert math.isclose(sum(part["share"] for part in word["parts"]), word["probability"], rel_tol=1e-12)
+    scored = json.loads(ok("score", model_path, "--tokens", "--json", text=SENTENCE))["words"]
+    for word, (_, logarithm) in zip(explained, scored, strict=True):
+        assert math.isclose(sum(part["share"] for part in word["parts"]), 10**logarithm, rel_tol=1e-6)
 
 
 def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> None:
@@ -165,6 +168,10 @@ def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Pa
         (("train", corpus_file, *out, "--metafeatures", "colour"), "no metafeature 'colour'"),
         (("train", corpus_file, *out, "--memory", "lots"), "is not a size"),
         (("train", corpus_file, *out, "--memory", "1M"), "memory is 1048576"),
+        (("train", corpus_file, *out, "--memory", "infG"), "is not a size"),
+        (("train", corpus_file, *out, "--seed", "-1"), "seed is -1"),
+        (("train", corpus_file, *out, "--rate", "nan"), "rate is nan"),
+        (("train", corpus_file, *out, "--loss", "multinomial", "--events", "9"), "held-out text only"),
         (("train", corpus_file, *out, "--vocab", tmp_path / "nowhere"), "cannot read the vocabulary"),
         (("train", corpus_file, *out, "--dev", empty), "held-out"),
         (("train", corpus_file, "-o", model_path), "exists already"),
@@ -177,6 +184,7 @@ def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Pa
         (("explain", model_path, ""), "nothing to explain"),
         (("next", model_path, "the", "-k", "0"), "Invalid value"),
         (("generate", model_path, "--temperature", "0"), "temperature"),
+        (("generate", model_path, "--seed", "-1"), "seed is -1"),
         (("verify", model_path, empty), "no words"),
         (("dance",), "No such command"),
     ]:
@@ -185,8 +193,31 @@ def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Pa
 
 
 def test_scoring_stops_at_bad_text_but_keeps_what_came_before(model_path: Path, tmp_path: Path) -> None:
-    result = run("score", model_path, tmp_path / "nowhere")
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text(SENTENCE + "\n")
+    bad.write_bytes(b"caf\xe9\n")
+    result = run("score", model_path, good, bad)
     assert result.exit_code == 2
+    assert len(result.stdout.strip().split("\n")) == 1
+    assert "bad, line 1" in result.stderr
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_training_leaves_nothing(tmp_path: Path, signal_: signal.Signals) -> None:
+    """Interrupted while it waits for standard input."""
+    command = [sys.executable, "-m", "snm.cli", "train", "-", "-o", str(tmp_path / "m")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.iterdir()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal_)
+    assert process.wait(60) == {signal.SIGINT: 130, signal.SIGTERM: 143}[signal_]
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.close()
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], [], *([c, "--help"] for c in main.commands)])

@@ -55,6 +55,19 @@ def test_folders_globs_and_several_files(tmp_path: Path) -> None:
         assert words(text, vocabulary) == ["<S>", "one", "</S>", "<S>", "two", "</S>"]
 
 
+def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    write(tmp_path / ".git" / "object", b"\0")
+    write(tmp_path / ".hidden", b"\0")
+    write(tmp_path / "a", b"word")
+    assert corpus.find_files(tmp_path) == [str(tmp_path / "a")]
+
+
+def test_one_source_needs_no_list(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"word")
+    assert corpus.find_files(str(path)) == corpus.find_files(path) == [str(path)]
+
+
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
     text, vocabulary = read_corpus(["-"], min_count=1)
@@ -165,10 +178,25 @@ def test_nul_bytes(tmp_path: Path) -> None:
     refused(write(tmp_path / "utf16", "one\ntwo".encode("utf-16-le")), "utf16, line 1", "NUL")
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress])
-def test_a_truncated_archive(tmp_path: Path, pack: object) -> None:
-    whole = pack(os.urandom(2000).hex().encode())  # type: ignore[operator]
-    refused(write(tmp_path / "cut", whole[: len(whole) // 2]))
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
+def test_a_truncated_archive(tmp_path: Path, kind: str) -> None:
+    data = b"".join(os.urandom(20).hex().encode() + b"\n" for _ in range(20_000))
+    packed = {"gz": gzip.compress(data), "xz": lzma.compress(data), "zst": zstandard.compress(data)}[kind]
+    refused(write(tmp_path / "cut", packed[: len(packed) * 6 // 10]), "cannot read", "cut")
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
+def test_a_damaged_archive(tmp_path: Path, kind: str) -> None:
+    data = b"".join(os.urandom(20).hex().encode() + b"\n" for _ in range(2000))
+    packed = bytearray({"gz": gzip.compress(data), "xz": lzma.compress(data), "zst": zstandard.compress(data)}[kind])
+    packed[len(packed) // 2 :] = bytes(len(packed) - len(packed) // 2)
+    refused(write(tmp_path / "bad", bytes(packed)), "cannot read", "bad")
+
+
+def test_several_frames_are_one_text(tmp_path: Path) -> None:
+    packed = zstandard.compress(b"one two\n") + zstandard.compress(b"three\n")
+    text, _ = read_corpus(write(tmp_path / "a.zst", packed), min_count=1)
+    assert (text.sentences, text.events) == (2, 5)
 
 
 def test_one_word(tmp_path: Path) -> None:
@@ -210,7 +238,7 @@ def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_vocabulary_without_unk_gets_it(tmp_path: Path) -> None:
-    listed = read_word_list(write(tmp_path / "v", b"cat\ndog\ncat\n\n<S>\n"))
+    listed = read_word_list(write(tmp_path / "v", b"\xef\xbb\xbfcat\ndog\ncat\n\n<S>\n"))
     assert listed == ["cat", "dog"]
     vocabulary = Vocabulary(listed)
     assert vocabulary.words == ("<S>", "</S>", "<UNK>", "cat", "dog")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from snm.counting import Counter, unigram_counts
+from snm.counting import BYTES_A_LINK, Counter, unigram_counts
 from tests.conftest import extractor_of, random_text, text_of
 from tests.test_parity import all_counts
 
@@ -28,7 +28,7 @@ def test_the_budget_decides_the_partitions() -> None:
     counter = Counter(text, extractor, memory=2_000_000)
     parts = list(counter)
     assert 2 <= len(parts) == len(counter.ranges) < 1 << extractor.layout.bucket_bits
-    assert max(int(part.counts.sum()) for part in parts) * 28 <= 2_000_000
+    assert max(int(part.counts.sum()) for part in parts) * BYTES_A_LINK <= 2_000_000
     assert len(list(Counter(text, extractor, memory=1))) == 1 << extractor.layout.bucket_bits, "one bucket at the least"
 
 

@@ -63,6 +63,8 @@ def test_settings_out_of_range_are_refused() -> None:
         {"optimiser": "adam"},
         {"passes": -1},
         {"rate": -0.1},
+        {"rate": float("inf")},
+        {"accumulator": 0.0},
         {"slots": 0},
         {"slots": 1 << 40},
     ):

@@ -12,7 +12,7 @@ import snm
 from snm import reference
 from snm.corpus import Text, encode_files, encode_lines
 from snm.errors import InputError, SettingsError
-from snm.evaluation import check_sums, generated_text, perplexity, verify
+from snm.evaluation import check_sums, perplexity, verify
 from snm.features import PRESETS
 from snm.model import LanguageModel, SnmModel
 from snm.pipeline import Settings, train
@@ -38,6 +38,9 @@ class LanguageModelTests:
         p = model.probabilities(tokens)
         assert p[0] == 0
         for k in range(1, len(tokens)):
+            if model.vocabulary.closed and tokens[k] == model.vocabulary.unknown:
+                assert p[k] == 0
+                continue
             assert p[k] == pytest.approx(model.distribution(tokens[:k])[tokens[k]], rel=1e-6)
 
     def test_every_word_has_a_probability(self, model: LanguageModel) -> None:
@@ -49,7 +52,7 @@ class LanguageModelTests:
     def test_sentence_and_word_scores(self, model: LanguageModel) -> None:
         (words,) = model.score_words([self.SENTENCE])
         assert [word for word, _ in words] == [*self.SENTENCE.split(), "</S>"]
-        assert model.score(self.SENTENCE) == pytest.approx(sum(p for _, p in words))
+        assert model.score(self.SENTENCE) == pytest.approx(sum(p for _, p in words if not math.isnan(p)))
         several = model.score_sentences(["the cat", "", self.SENTENCE])
         assert several[0] == pytest.approx(model.score("the cat"))
         assert math.isnan(several[1])
@@ -77,8 +80,19 @@ class LanguageModelTests:
         assert all(sentence.startswith("the cat") for sentence in drawn)
         assert all(len(sentence.split()) <= 8 for sentence in drawn)
         assert not any("<UNK>" in sentence for sentence in drawn)
-        with pytest.raises(SettingsError, match="temperature"):
-            model.generate(temperature=0)
+        assert model.generate(1, prompt="a purple cat").startswith("a purple cat"), "the prompt as it was given"
+        for wrong in (0, math.inf, math.nan):
+            with pytest.raises(SettingsError, match="temperature"):
+                model.generate(temperature=wrong)
+        with pytest.raises(SettingsError, match="seed"):
+            model.generate(-1)
+
+    def test_a_no_break_space_is_part_of_a_word(self, model: LanguageModel) -> None:
+        odd = "the\u00a0cat sees"
+        assert [word for word, _ in model.score_words([odd])[0]] == ["the\u00a0cat", "sees", "</S>"]
+        scores = model.score_sentences(["\u00a0", self.SENTENCE])
+        assert scores[1] == pytest.approx(model.score(self.SENTENCE))
+        assert len(model.context(odd)) == 3
 
     def test_perplexity_report(self, model: LanguageModel) -> None:
         text = encode_lines(["the cat sees fish", self.SENTENCE], model.vocabulary)
@@ -87,6 +101,7 @@ class LanguageModelTests:
         logs = [p for word, p in [*first, *second] if word != "purple" or not model.vocabulary.closed]
         assert (report.sentences, report.tokens, report.oov) == (2, 12, 1)
         assert report.oov_rate == pytest.approx(1 / 12)
+        assert model.perplexity(["the cat sees fish", self.SENTENCE]).ppl == report.ppl
         assert report.logprob10 == pytest.approx(sum(logs))
         assert report.ppl == pytest.approx(10 ** -(sum(logs) / len(logs)))
         known = [p for word, p in [*first, *second] if word != "purple"]
@@ -131,14 +146,26 @@ class TestSnm(LanguageModelTests):
             model.explain("  ")
 
     def test_verify(self, model: SnmModel) -> None:
-        report = verify(model, generated_text(model, 20), 50)
-        assert report.worst < 1e-6
+        assert verify(model.path, contexts=50).worst < 1e-6
 
 
 @pytest.fixture(scope="module")
 def closed_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
     path = tmp_path_factory.mktemp("closed") / "m"
     return train([corpus_file], path, Settings(features="ngram(0..2)", closed=True, threads=1))
+
+
+@pytest.fixture(scope="module")
+def unigram_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
+    return train(corpus_file, tmp_path_factory.mktemp("unigram") / "m", Settings(features="ngram(0)", threads=1))
+
+
+class TestUnigrams(LanguageModelTests):
+    """No context at all: the smallest span there is."""
+
+    @pytest.fixture
+    def model(self, unigram_model: SnmModel) -> SnmModel:
+        return unigram_model
 
 
 class TestClosedVocabulary(LanguageModelTests):
@@ -148,6 +175,12 @@ class TestClosedVocabulary(LanguageModelTests):
 
     def test_unknown_words_are_not_predicted(self, model: SnmModel) -> None:
         assert model.distribution(model.context("the"))[model.vocabulary.unknown] == 0
+
+    def test_unknown_words_are_left_out_of_a_score(self, model: SnmModel) -> None:
+        (words,) = model.score_words(["the purple cat"])
+        assert math.isnan(words[1][1])
+        assert model.score("the purple cat") == pytest.approx(words[0][1] + words[2][1] + words[3][1])
+        assert model.explain("the purple cat")[1].probability == 0
 
 
 @pytest.fixture(scope="module")

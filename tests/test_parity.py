@@ -57,7 +57,7 @@ def oracle_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table:
 
 def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: int = 0) -> Adjustment:
     """Weights away from zero, so that every metafeature matters."""
-    made = Adjustment(extractor, settings, settings.slots or 1 << 20)
+    made = Adjustment(extractor, settings, settings.table_slots(0))
     made.table[:, 0] = np.random.default_rng(seed).normal(0, 0.1, len(made.table))
     return made
 

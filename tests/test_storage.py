@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 import snm
 from snm.errors import FormatError, SettingsError
-from snm.evaluation import generated_text, verify
+from snm.evaluation import verify
 from snm.pipeline import Settings, train
 from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array
 
@@ -93,26 +95,64 @@ def test_a_missing_or_truncated_array(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["weights.npy", "targets.npy", "vocabulary.txt"])
-def test_a_flipped_bit_is_found_by_verify(copy: Path, name: str) -> None:
-    text = generated_text(snm.load(copy), 3)
+@pytest.mark.parametrize("flip", [0x01, 0x80])
+def test_a_flipped_bit_is_found_by_verify(copy: Path, name: str, flip: int) -> None:
     data = bytearray((copy / name).read_bytes())
-    data[-5] ^= 1
+    data[-5] ^= flip
     (copy / name).write_bytes(data)
     with pytest.raises(FormatError, match=f"{name}: its checksum differs"):
-        verify(snm.load(copy), text, 5)
+        verify(copy, contexts=5)
+
+
+def change(copy: Path, name: str, work: Callable[[np.ndarray], None]) -> None:
+    """Change an array and renew its checksum: what a faulty writer would leave."""
+    path = copy / f"{name}.npy"
+    array = np.load(path)
+    work(array)
+    np.save(path, array)
+    manifest = json.loads((copy / MANIFEST).read_text())
+    manifest["files"][path.name] = {
+        "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }  # fmt: skip
+    (copy / MANIFEST).write_text(json.dumps(manifest))
+
+
+def swap(array: np.ndarray) -> None:
+    array[[-1, -2]] = array[[-2, -1]]
 
 
 def test_a_model_that_does_not_add_up_is_found_by_verify(copy: Path) -> None:
-    """Checksums right, contents wrong: what a faulty writer would leave."""
-    sums = np.load(copy / "sums.npy")
-    sums[1] *= 2
-    np.save(copy / "sums.npy", sums)
-    manifest = json.loads((copy / MANIFEST).read_text())
-    manifest["files"]["sums.npy"]["sha256"] = hashlib.sha256((copy / "sums.npy").read_bytes()).hexdigest()
-    (copy / MANIFEST).write_text(json.dumps(manifest))
-    model = snm.load(copy)
+    change(copy, "sums", lambda sums: sums.__setitem__(1, sums[1] * 2))
     with pytest.raises(FormatError, match="row sums"):
-        verify(model, generated_text(model, 3), 5)
+        verify(copy, contexts=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "work", "what"),
+    [
+        ("features", swap, "keys are not in order"),
+        ("offsets", swap, "offsets are not in order"),
+        ("targets", lambda t: t[: t.size // 2].sort(), "not in order"),
+        ("targets", lambda t: t.__setitem__(-1, 1 << 30), "not in the vocabulary"),
+        ("index", lambda i: i.__setitem__(1, i[1] + 1), "directory"),
+        ("weights", lambda w: w.__setitem__(slice(None), 0), "row sums"),
+    ],
+)
+def test_a_faulty_structure_is_found_by_verify(
+    copy: Path, name: str, work: Callable[[np.ndarray], None], what: str
+) -> None:
+    change(copy, name, work)
+    with pytest.raises(FormatError, match=what):
+        verify(copy, contexts=5)
+
+
+def test_a_manifest_that_lacks_something(copy: Path) -> None:
+    manifest = json.loads((copy / MANIFEST).read_text())
+    for missing in ("layout", "features", "index"):
+        (copy / MANIFEST).write_text(json.dumps({k: v for k, v in manifest.items() if k != missing}))
+        refused(copy, "is damaged", missing)
+    (copy / MANIFEST).write_text(json.dumps({**manifest, "files": {"weights.npy": {}}}))
+    refused(copy, "is damaged")
 
 
 def test_an_output_that_exists_is_left_alone(corpus_file: Path, copy: Path) -> None:
@@ -162,3 +202,28 @@ def test_a_place_that_cannot_be_written(corpus_file: Path, tmp_path: Path) -> No
     blocked.write_text("")
     with pytest.raises(SettingsError, match="cannot write"):
         ModelWriter(blocked / "m")
+
+
+def test_a_link_is_followed(corpus_file: Path, copy: Path) -> None:
+    link = copy.parent / "link"
+    link.symlink_to(copy)
+    train(corpus_file, link, Settings(features="ngram(0)", threads=1), overwrite=True)
+    assert link.is_symlink()
+    assert snm.load(copy).manifest["features"] == "ngram(0)"
+    assert sorted(p.name for p in copy.parent.iterdir()) == ["copy", "link"]
+
+
+def test_a_failed_rename_costs_neither_model(corpus_file: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (copy / MANIFEST).read_bytes()
+    rename = os.rename
+
+    def fail_once(source: Path, target: Path) -> None:
+        if Path(target) == copy and (Path(source) / MANIFEST).read_bytes() != before:
+            raise OSError(39, "Directory not empty")
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", fail_once)
+    with pytest.raises(SettingsError, match="the model is in") as caught:
+        train(corpus_file, copy, Settings(features="ngram(0)", threads=1), overwrite=True)
+    assert (copy / MANIFEST).read_bytes() == before
+    assert snm.load(str(caught.value).rpartition(" ")[2]).manifest["features"] == "ngram(0)"

@@ -14,6 +14,7 @@ from snm.evaluation import perplexity
 from snm.metafeatures import MetafeatureSet
 from snm.model import SnmModel
 from snm.pipeline import Settings, train
+from snm.storage import ModelWriter
 from snm.training import Adjustment, TrainingReport, TrainingSettings, train_adjustment
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text
 
@@ -71,8 +72,17 @@ def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Pa
     assert small.memory > 4000 * 12 * 65 * 8  # about 25 MB: in memory by default
     models = [train([longer_file], tmp_path / "memory", small)]
     with pytest.MonkeyPatch.context() as patch:
+        asked: list[tuple[int, ...]] = []
+        scratch = ModelWriter.scratch
+
+        def noted(self: ModelWriter, shape: tuple[int, ...]) -> np.ndarray:
+            asked.append(shape)
+            return scratch(self, shape)
+
+        patch.setattr(ModelWriter, "scratch", noted)
         patch.setattr("snm.pipeline.Annotations.bytes_needed", staticmethod(lambda text, extractor: 1 << 40))
         models.append(train([longer_file], tmp_path / "disk", small))
+    assert len(asked) == 1
     assert models[0].manifest["files"] == models[1].manifest["files"]
 
 
@@ -115,6 +125,24 @@ def test_training_stops_when_held_out_perplexity_rises(longer_file: Path, tmp_pa
     assert seen[-1] > min(seen)
     assert figures["best_pass"] == int(np.argmin(seen))
     assert ppl(model, dev) == pytest.approx(min(seen), rel=1e-6), "the best weights were kept"
+
+
+def test_a_pass_that_makes_it_worse_is_taken_back(longer_file: Path, tmp_path: Path) -> None:
+    model = make(tmp_path / "m", longer_file, (longer_file,), rate=5.0)
+    figures = model.manifest["training"]
+    assert figures["best_pass"] == 0
+    assert figures["dev_perplexities"][1] > figures["dev_perplexities"][0]
+    assert ppl(model, longer_file) == pytest.approx(ppl(make(tmp_path / "plain", longer_file, passes=0), longer_file))
+
+
+@pytest.mark.parametrize(("optimiser", "rate"), [("sgd", 1e3), ("adagrad", 1e38)])
+def test_a_run_that_diverges_is_no_model(longer_file: Path, tmp_path: Path, optimiser: str, rate: float) -> None:
+    """Without held-out text it is refused; with some, the weights before it are kept."""
+    with pytest.raises(SettingsError, match="diverged"):
+        make(tmp_path / "m", longer_file, optimiser=optimiser, rate=rate)
+    assert not (tmp_path / "m").exists()
+    kept = make(tmp_path / "k", longer_file, (longer_file,), optimiser=optimiser, rate=rate)
+    assert kept.manifest["training"]["best_pass"] == 0
 
 
 def test_a_sample_of_events(longer_file: Path, tmp_path: Path) -> None:

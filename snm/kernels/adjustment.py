@@ -16,7 +16,7 @@ from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, helper, mix64, slot_of
 from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES
 
-LARGEST_EXPONENT = 30.0  # exp() of more would leave float32 in a few multiplications
+LARGEST_EXPONENT = 30.0  # exp() of more, or of less than its negative, would leave float32 before long
 BATCH = 64  # links whose places are computed together
 
 _SMALL = 4096  # counts below this find their bucket in a table
@@ -96,6 +96,11 @@ def log2_bucket(count):
         rest >>= 1
         bucket += 1
     return bucket, math.log2(count) - bucket
+
+
+@helper
+def bounded_exp(x):
+    return math.exp(max(min(x, LARGEST_EXPONENT), -LARGEST_EXPONENT))
 
 
 @helper
@@ -228,9 +233,9 @@ def predict_event(n, a, s):
         if s.last_p[i] > bare:
             a_p = sum_thetas(0, bare, begin, s.weight_p, i, a, s)
             a_p += sum_thetas(bare, s.last_p[i], begin + last, s.weight_p, i, a, s)
-        s.negative[i] *= math.exp(min(a_n, LARGEST_EXPONENT))
+        s.negative[i] *= bounded_exp(a_n)
         if s.positive[i] > 0.0:
-            s.positive[i] *= math.exp(min(a_p, LARGEST_EXPONENT))
+            s.positive[i] *= bounded_exp(a_p)
         predicted += s.positive[i]
     return predicted
 
@@ -296,13 +301,26 @@ def weigh_rows(first, last, c, a, weights, sums):
             weights[link] = count / total
         for link in range(start, stop):
             i = link - start
-            total_theta = sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s)
-            weights[link] *= math.exp(min(total_theta, LARGEST_EXPONENT))
+            weights[link] *= bounded_exp(sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
     for row in range(first, last):
         row_sum = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
             row_sum += weights[link]
         sums[row] = row_sum
+
+
+@njit(nogil=True, cache=True)
+def weigh_listed(order, c, a, weights, sums):
+    """The same for the rows that `order` lists."""
+    s = make_scratch(1, a)
+    for row in order:
+        total = np.int64(c.totals[row])
+        sums[row] = 0.0
+        for link in range(c.offsets[row], c.offsets[row + 1]):
+            count = np.int64(c.counts[link])
+            place_link(0, 0, c.features[row], total, c.targets[link], count, a, s)
+            weights[link] = count / total * bounded_exp(sum_thetas(0, s.last_n[0], 0, s.weight_n, 0, a, s))
+            sums[row] += weights[link]
 
 
 @njit(nogil=True, cache=True)
@@ -331,8 +349,8 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
                 denominator += sums[rows[k, q]]
                 if links[k, q] >= 0:
                     numerator += weights[links[k, q]]
-        if numerator == 0.0:
-            continue
+        if not numerator > 0.0:
+            return math.inf  # the weights have left the range of numbers
         loss += math.log(denominator) - math.log(numerator)
         for q in range(rows.shape[1]):
             if rows[k, q] >= 0:

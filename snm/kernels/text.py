@@ -8,14 +8,13 @@ import numpy as np
 from numba import njit
 
 from snm.kernels.hashing import helper, mix64
+from snm.vocabulary import BEGIN, END, UNKNOWN
 
 DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
 
 # fields of `state`
 WORDS, POOL_USED, IN_SENTENCE, SENTENCES, STATUS, WRITTEN = range(6)
 STATE_FIELDS = 6
-
-BEGIN, END, UNKNOWN = 0, 1, 2  # token ids of <S>, </S>, <UNK>
 
 _PRIME = np.uint64(0x100000001B3)
 _OFFSET = np.uint64(0xCBF29CE484222325)
