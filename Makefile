@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# without the setting, `import snm` finds the checkout instead of the package from the folder above it
+EDITABLE := --config-settings editable_mode=compat --editable
 
 .PHONY: demo test lint types format check docs clean
 
@@ -33,12 +35,13 @@ docs: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet $(EDITABLE) .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet $(EDITABLE) '.[dev]'
 	touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -2,7 +2,7 @@
 
     import snm
 
-    model = snm.train(["text.txt"], "my.model")
+    model = snm.train("text.txt", "my.model")
     model = snm.load("my.model")
     model.score("a sentence"), model.next_words("some words"), model.explain("a sentence")
 
@@ -40,6 +40,10 @@ _HOME = {
     "train": "pipeline",
 }
 __all__ = [*_HOME, "__version__"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

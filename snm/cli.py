@@ -7,6 +7,7 @@ import math
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,7 +33,8 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        number, unit = str(value)[:-1], str(value)[-1:].upper()
+        text = str(value).upper().removesuffix("B")
+        number, unit = text[:-1], text[-1:]
         if str(value).isdecimal():
             return int(value)
         try:
@@ -51,7 +53,8 @@ class Group(click.Group):
     """Turns every error that is for a person into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that unfinished work is cleared away
+        for number in (signal.SIGTERM, signal.SIGHUP):  # so that unfinished work is cleared away
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
         try:
             return super().invoke(ctx)
         except SnmError as error:
@@ -73,10 +76,14 @@ def _end(message: str, code: int) -> NoReturn:
 def _import(ctx: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
     sys.path.insert(0, "")
     for module in modules:
+        path = Path(module)
+        if path.suffix == ".py":
+            sys.path.insert(0, str(path.parent))
+            module = path.stem
         try:
             import_module(module)
-        except ImportError as error:
-            raise click.BadParameter(f"cannot import {module}: {error}") from error
+        except Exception as error:
+            raise click.BadParameter(f"cannot import {module}: {type(error).__name__}: {error}") from error
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -92,7 +99,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 threads_option = click.option("--threads", type=Number(1), help="Threads.  [default: all cores]")
 import_option = click.option(
     "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=_import,
-    help="Import a Python module first, one that registers feature families.",
+    help="Import a Python module or file first, one that registers feature families.",
 )  # fmt: skip
 model_argument = click.argument("path", metavar="MODEL")
 
@@ -205,7 +212,7 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory to stay inside while counting.")
 @click.option("--partitions", type=Number(1), help="Partitions of the counts.  [default: what the memory needs]")
 @threads_option
-@click.option("--seed", type=int, default=1, show_default=True,
+@click.option("--seed", type=Number(0), default=1, show_default=True,
               help="Seed of all random choices. "
                    "One thread gives the same model, bit for bit; several differ a little.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite a model of that name.")
@@ -213,12 +220,13 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @import_option
 @json_option
 def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Train a model on TEXT: files (plain, gz, xz, zst), folders, globs, or - for standard input.
+    """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, or - for standard input.
 
     One sentence a line, words separated by white space.
     """
     from snm.pipeline import train as run
 
+    begun = time.perf_counter()
     settings = _settings(options)
     model = run(
         text, output, settings, options["dev"], options["force"], _bar, _notify(quiet)
@@ -230,7 +238,16 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
             {"model": output, "bytes": size, **{k: m[k] for k in ("features", "rows", "links", "text", "training")}}
         )
     else:
-        _notify(quiet)(f"wrote {output} ({size / 1e6:,.0f} MB)")
+        _notify(quiet)(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{_peak_memory()}")
+
+
+def _peak_memory() -> str:
+    """Where the system says, what the process took."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    return f", {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.1f} GB of memory at the peak"
 
 
 def _settings(options: dict[str, Any]) -> Any:
@@ -240,17 +257,17 @@ def _settings(options: dict[str, Any]) -> Any:
     from snm.training import TrainingSettings
 
     preset, features = options["preset"], options["features"]
-    if preset and features:
+    if preset is not None and features is not None:
         raise click.UsageError("--preset and --features exclude each other; give one of them")
-    if preset and preset not in PRESETS:
+    if preset is not None and preset not in PRESETS:
         raise click.BadParameter(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}", param_hint="--preset")
     metafeatures = MetafeatureSet.parse(
         options["metafeatures"], options["feature_buckets"], options["link_buckets"], options["merge"]
     )
     names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots")
     return Settings(
-        features=features or preset or "snm5",
-        vocabulary=Path(options["vocab"]) if options["vocab"] else None,
+        features=features if features is not None else preset or "snm5",
+        vocabulary=None if options["vocab"] is None else Path(options["vocab"]),
         training=TrainingSettings(metafeatures=metafeatures, **{name: options[name] for name in names}),
         threads=_threads(options["threads"]),
         **{name: options[name] for name in ("min_count", "max_words", "closed", "memory", "partitions", "seed")},
@@ -259,18 +276,23 @@ def _settings(options: dict[str, Any]) -> Any:
 
 @main.command()
 @model_argument
-@click.argument("text", nargs=-1, required=True)
+@click.argument("text", nargs=-1)
 @threads_option
 @import_option
 @json_option
 def ppl(path: str, text: tuple[str, ...], threads: int | None, as_json: bool) -> None:
-    """Perplexity of TEXT under MODEL."""
-    from snm.corpus import encode_files
+    """Perplexity of TEXT (or of standard input) under MODEL.
+
+    Over all words and sentence ends. Words outside an open vocabulary count as <UNK>, one word that is easy to
+    predict where many are rare: perplexities compare only between models of the same vocabulary. In a closed one
+    they are left out.
+    """
+    from snm.corpus import STDIN, encode_files
     from snm.evaluation import perplexity
 
     model = _load(path)
     with _bar("reading", 0) as bar:
-        encoded = encode_files(text, model.vocabulary, bar)
+        encoded = encode_files(text or STDIN, model.vocabulary, bar)
     report = perplexity(model, encoded, _threads(threads))
     _print_json(asdict(report)) if as_json else _print_perplexity(report)
 
@@ -285,42 +307,49 @@ def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None
     """log10 probability of each line of TEXT (or of standard input), its end included.
 
     A line of output for every line of input; a blank line for a blank one. In a closed vocabulary words
-    outside it are left out.
+    outside it are left out. With --tokens, columns separated by tabs: the sentence's, then every word with its
+    own, and OOV after a word outside the vocabulary.
     """
     from snm.corpus import STDIN, read_lines
 
     model = _load(path)
     for lines in read_lines(text or [STDIN]):
         for words in model.score_words(lines):
-            click.echo(_score_line(words, tokens, as_json))
+            click.echo(_score_line(model, words, tokens, as_json))
         sys.stdout.flush()
 
 
-def _score_line(words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
+def _score_line(model: SnmModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
     from snm.model import total_score
 
-    total = total_score(words)
+    known = [model.vocabulary.id_of(word) != model.vocabulary.unknown for word, _ in words[:-1]] + [True]
     if as_json:
-        line: dict[str, Any] = {"logprob10": total if words else None, "tokens": len(words)}
+        line: dict[str, Any] = {"logprob10": None, "tokens": len(words), "oov": known.count(False)}
+        if words:
+            line["logprob10"] = total_score(words)
         if tokens:
-            line["words"] = [[word, None if math.isnan(p) else p] for word, p in words]
+            line["words"] = [
+                {"word": word, "logprob10": None if math.isnan(p) else p, "oov": not k}
+                for (word, p), k in zip(words, known, strict=False)
+            ]
         return json.dumps(line, ensure_ascii=False)
     if not words:
         return ""
+    columns = [f"{total_score(words):.6f}"]
     if tokens:
-        return f"{total:.6f}\t" + " ".join(f"{word}={p:.6f}" for word, p in words)
-    return f"{total:.6f}"
+        columns += [f"{word} {p:.6f}{'' if k else ' OOV'}" for (word, p), k in zip(words, known, strict=True)]
+    return "\t".join(columns)
 
 
 @main.command(name="next")
 @model_argument
-@click.argument("words", default="")
+@click.argument("words", nargs=-1)
 @click.option("-k", type=Number(1), default=10, show_default=True, help="How many.")
 @import_option
 @json_option
-def next_words(path: str, words: str, k: int, as_json: bool) -> None:
+def next_words(path: str, words: tuple[str, ...], k: int, as_json: bool) -> None:
     """The likeliest words after WORDS (none: at the start of a sentence)."""
-    found = _load(path).next_words(words, k)
+    found = _load(path).next_words(" ".join(words), k)
     if as_json:
         _print_json([{"word": word, "probability": p} for word, p in found])
     else:
@@ -335,7 +364,7 @@ def next_words(path: str, words: str, k: int, as_json: bool) -> None:
 @click.option("--max-words", type=Number(1), default=100, show_default=True)
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1 likelier, above 1 wilder.")
 @click.option("--unknown", is_flag=True, help="Let <UNK> be drawn too.")
-@click.option("--seed", type=int, help="Seed, to get the same sentences again.")
+@click.option("--seed", type=Number(0), help="Seed, to get the same sentences again.")
 @import_option
 def generate(
     path: str, count: int, prompt: str, max_words: int, temperature: float, unknown: bool, seed: int | None
@@ -343,7 +372,7 @@ def generate(
     """Draw sentences from MODEL."""
     model = _load(path)
     for i in range(count):
-        click.echo(model.generate(None if seed is None else seed + i, prompt, max_words, temperature, unknown))
+        click.echo(model.generate(None if seed is None else (seed, i), prompt, max_words, temperature, unknown))
 
 
 @main.command()
@@ -370,7 +399,7 @@ def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
             click.echo(f"    {share}  weight {part.weight:.3f}  {part.feature}")
         if len(explanation.parts) > top:
             rest = sum(part.share for part in explanation.parts[top:])
-            click.echo(f"    {rest:.6g}  ({rest / whole:6.1%})  {len(explanation.parts) - top} others")
+            click.echo(f"    {rest:.6g}  ({rest / whole:6.1%})  of {len(explanation.parts) - top} more")
 
 
 @main.command()

@@ -7,6 +7,7 @@ a file and memory holds four bytes a token (eight while the array is put togethe
 
 from __future__ import annotations
 
+import bz2
 import glob
 import gzip
 import lzma
@@ -29,7 +30,7 @@ BLOCK = 4 << 20  # bytes read at a time
 STDIN = "-"
 Sources = str | Path | Sequence[str | Path]
 """Where text comes from: one file, folder, glob or `-` for standard input, or several."""
-_MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+_MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
 
 def find_files(sources: Sources) -> list[str]:
@@ -50,6 +51,8 @@ def find_files(sources: Sources) -> list[str]:
             )  # fmt: skip
         else:
             found = sorted(p for p in glob.glob(source, recursive=True) if Path(p).is_file())
+        if not source:
+            raise InputError("the name of a text is empty; name a file, a folder or a glob, or - for standard input")
         if not found:
             what = "the folder is empty" if path.is_dir() else "no such file, folder or glob"
             raise InputError(f"{source}: {what}")
@@ -78,7 +81,7 @@ def _open(name: str) -> Iterator[IO[bytes]]:
         if kind is None:
             yield raw
         else:
-            openers: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "zst": _ZstReader}
+            openers: dict[str, Any] = {"bz2": bz2.open, "gz": gzip.open, "xz": lzma.open, "zst": _ZstReader}
             with openers[kind](raw) as unpacked:
                 yield unpacked
 
@@ -360,11 +363,15 @@ def sample_sentences(text: Text, events: int, seed: int) -> Text:
     return _select(text, np.sort(chosen[:enough]), starts, lengths)
 
 
-def split_sentences(text: Text, events: int, seed: int) -> tuple[Text, Text]:
-    """(the rest, a held-out slice of about `events` events), both of whole sentences drawn at random."""
+def split_sentences(text: Text, events: int, seed: int | None) -> tuple[Text, Text]:
+    """(the rest, a slice of about `events` events), both of whole sentences.
+
+    The slice is drawn at random or, without a seed, the end of the text: sentences of one document tell of
+    each other, so what is to judge a text is better not mixed with it.
+    """
     starts = np.flatnonzero(text.tokens == BEGIN)
     lengths = np.diff(np.append(starts, len(text.tokens)))
-    order = np.random.default_rng(seed).permutation(len(starts))
+    order = np.arange(len(starts))[::-1] if seed is None else np.random.default_rng(seed).permutation(len(starts))
     enough = min(int(np.searchsorted(np.cumsum(lengths[order] - 1), events)) + 1, len(order) - 1)
     held, kept = np.sort(order[:enough]), np.sort(order[enough:])
     return _select(text, kept, starts, lengths), _select(text, held, starts, lengths)

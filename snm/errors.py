@@ -38,5 +38,5 @@ class MissingExtra(SnmError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed; "
-            f"install it with: pip install 'snm[{extra}]'"
+            f"install it with: pip install {package} (it is in the extra {extra!r} of snm)"
         )

@@ -295,16 +295,15 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Slot]
     """All types in a fixed order and their slots, each once."""
     wanted: dict[FeatureType, set[int]] = {}
     for term in terms:
+        if term.kind == "skip" and not _shapes(term):
+            raise SpecError(f"{term}: no feature meets all these limits; words is r + a")
         if term.kind == "family":
             for column in range(family_named(term.family).columns):
                 wanted.setdefault(FeatureType(0, 0, 0, term.family, column), {0})
             continue
-        for r in term.r.upto(MAX_WORDS):
-            for a in term.a.upto(MAX_WORDS):
-                if term.kind == "skip" and r + a not in term.words.upto(2 * MAX_WORDS):
-                    continue
-                for s in term.s.upto(term.cap):
-                    wanted.setdefault(FeatureType(r, None if term.tied else s, a), set()).add(s)
+        for r, a in _shapes(term):
+            for s in term.s.upto(term.cap):
+                wanted.setdefault(FeatureType(r, None if term.tied else s, a), set()).add(s)
     order = sorted(wanted, key=lambda t: (t.family or "", t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column))
     slots = [Slot(i, t.r, s, t.a) for i, t in enumerate(order) for s in sorted(wanted[t])]
     if len(slots) > MAX_SLOTS:
@@ -312,6 +311,12 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Slot]
     if any(slot.r + slot.s + slot.a > MAX_SPAN for slot in slots):
         raise SpecError(f"features {text!r}: a feature reaches past {MAX_SPAN} words")
     return order, slots
+
+
+def _shapes(term: Term) -> list[tuple[int, int]]:
+    """All (r, a) that meet the limits of a term."""
+    words = term.words.upto(2 * MAX_WORDS)
+    return [(r, a) for r in term.r.upto(MAX_WORDS) for a in term.a.upto(MAX_WORDS) if r + a in words]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -467,6 +472,23 @@ class Extractor:
                         f"family {family.name!r} looks at the target or past it: "
                         f"entry k may depend on tokens before k only"
                     )
+                near = slice(max(0, k - family.span), k + 1)
+                if not np.array_equal(np.atleast_2d(function(sample[near], position[near]))[:, -1], before[:, k]):
+                    raise SpecError(
+                        f"family {family.name!r} looks at more than the {family.span} tokens before the target; "
+                        f"register it with a larger span"
+                    )
+
+    def family_digests(self) -> dict[str, str]:
+        """Of each family a digest of its keys on a made-up text: it tells whether it is still the same family."""
+        words = np.random.Generator(np.random.PCG64(1)).integers(2, len(self.vocabulary), 500)
+        position = np.arange(501, dtype=np.int32)
+        position[0] = -1
+        tokens = np.concatenate([[self.vocabulary.begin], words]).astype(np.uint32)
+        return {
+            family.name: hashlib.sha256(function(tokens, position).astype("<u8").tobytes()).hexdigest()
+            for family, function, _ in self._families
+        }
 
 
 def _mix64_array(x: np.ndarray) -> np.ndarray:

@@ -91,13 +91,13 @@ class LanguageModel(ABC):
         return [(self.vocabulary.words[i], float(p[i])) for i in best if p[i] > 0]
 
     def generate(
-        self, seed: int | None = None, prompt: str = "", max_words: int = 100,
+        self, seed: int | Sequence[int] | None = None, prompt: str = "", max_words: int = 100,
         temperature: float = 1.0, unknown: bool = False,
     ) -> str:  # fmt: skip
         """A sentence drawn from the model; `<UNK>` is not drawn unless `unknown` says so."""
         if not 0 < temperature < math.inf:
             raise SettingsError(f"temperature is {temperature}; expected a number above 0")
-        if seed is not None and seed < 0:
+        if np.any(np.asarray(seed or 0) < 0):
             raise SettingsError(f"seed is {seed}; expected 0 or more")
         random = np.random.default_rng(seed)
         words, context = split_words(prompt), self.context(prompt)
@@ -164,10 +164,19 @@ class SnmModel(LanguageModel):
             self._array("features"), self._array("index"), np.uint64(m["index"]["low"]), np.uint64(m["index"]["shift"])
         )
         self.extractor = Extractor(self.spec, self.layout, self.vocabulary)
+        for name, digest in self.extractor.family_digests().items():
+            if digest != m["families"][name]:
+                raise FormatError(
+                    f"{self.path}: the feature family {name!r} gives other keys than when the model was trained; "
+                    f"register the same one, one that gives the same keys in every process"
+                )
         if (len(self.vocabulary), len(self.sums) + 1, len(self.weights)) != (
             m["vocabulary"]["words"], len(self.offsets), len(self.targets),
         ):  # fmt: skip
             raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
+
+    def __repr__(self) -> str:
+        return f"<SnmModel {self.path}: {self.spec}, {len(self.vocabulary):,} words, {len(self.targets):,} links>"
 
     def _array(self, name: str) -> np.ndarray:
         return storage.open_array(self.path / f"{name}.npy")

@@ -26,6 +26,7 @@ from snm.vocabulary import Vocabulary, read_word_list
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 300_000  # of the training text, where the user gives none
 LINKS_AT_A_TIME = 1 << 24  # while building M
 LEAST_MEMORY = 256 << 20
+EVENTS_FOR_THREADS = 1_000_000  # below, training takes one thread: it is seconds, and the same every time
 DIVERGED = 100.0  # a loss an event, in nats, that no model comes near
 
 Notify = Callable[[str], None]
@@ -57,7 +58,7 @@ class Settings:
         ):
             value = getattr(self, name)
             if value is not None and value < low:
-                raise SettingsError(f"{name} is {value}; expected {low} or more")
+                raise SettingsError(f"{name} is {value:,}; expected {low:,} or more")
         if self.vocabulary is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
 
@@ -78,7 +79,7 @@ def train(
     """
     settings = settings or Settings()
     spec = FeatureSpec(settings.features)
-    with ModelWriter(Path(output), overwrite) as writer:
+    with ModelWriter(output, overwrite) as writer:
         run = _Run(settings, spec, writer, progress, notify)
         run.read(sources, dev)
         run.count()
@@ -147,7 +148,7 @@ class _Run:
             return {"dev": text}
         if text.sentences < 5:
             return {"fitted": text}
-        fitted, stopping = corpus.split_sentences(text, text.events // 5, self.settings.seed)
+        fitted, stopping = corpus.split_sentences(text, text.events // 5, seed=None)
         return {"fitted": fitted, "dev": stopping}
 
     def _make_extractor(self) -> None:
@@ -198,7 +199,7 @@ class _Run:
         free = shutil.disk_usage(self.writer.folder).free
         self.notify(
             f"{links:,} features of events, {len(self.spec.slots)} an event at most; "
-            f"up to {most / 1e9:.1f} GB of disk ({free / 1e9:.1f} GB free)"
+            f"up to {most / 1e6:,.0f} MB of disk ({free / 1e6:,.0f} MB free)"
         )
 
     def _add(self, part: Counts, unigrams: bool = False) -> None:
@@ -232,12 +233,14 @@ class _Run:
         self.adjustment = Adjustment(self.extractor, s.training, slots)
         self.report: TrainingReport = train_adjustment(
             self.adjustment, s.training, self.annotations, self.held_out.get("fitted"), self.held_out.get("dev"),
-            s.threads, s.seed, self.progress,
+            s.threads if self.text.events >= EVENTS_FOR_THREADS else 1, s.seed, self.progress,
         )  # fmt: skip
         self.annotations = None
         kept = self.report.losses[: self.report.best_pass]
         if kept and not kept[-1] < DIVERGED:
             raise SettingsError(f"training diverged: its loss is {kept[-1]:.3g} an event; lower --rate")
+        if kept:
+            self.notify(f"mean loss {kept[-1]:.4f} an event")
         if self.report.perplexities:
             steps = " → ".join(f"{p:.2f}" for p in self.report.perplexities)
             self.notify(f"held-out perplexity {steps}; kept pass {self.report.best_pass}")
@@ -286,6 +289,7 @@ class _Run:
             "hash_bits": layout.hash_bits,
             "index": {"low": int(index.low), "shift": int(index.shift)},
             "vocabulary": {"words": len(self.vocabulary), "closed": self.vocabulary.closed},
+            "families": self.extractor.family_digests(),
             "rows": self.n_rows,
             "links": self.n_links,
             "rows_by_type": {str(t): int(n) for t, n in zip(self.spec.types, self.rows_by_type, strict=True)},

@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -47,19 +48,25 @@ class ArrayWriter:
 
     def close(self) -> None:
         if not self._file.closed:
-            self._write_header()
-            self._file.close()
+            with self._file:
+                self._write_header()
 
 
 class ModelWriter:
     """Writes a model folder; nothing is left at `path` unless the whole of it was written."""
 
-    def __init__(self, path: Path, overwrite: bool = False) -> None:
+    def __init__(self, path: str | Path, overwrite: bool = False) -> None:
         self.path, self.overwrite = Path(os.path.realpath(path)), overwrite
-        if self.path.exists() and not overwrite:
-            raise SettingsError(f"{path} exists already; choose another name, or overwrite it with --force")
-        if self.path.exists() and not (self.path / MANIFEST).is_file():
+        if not str(path):
+            raise SettingsError("the name of the output is empty; name a folder that does not exist yet")
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.overwrite = True  # an empty folder
+        elif self.path.exists() and not (self.path / MANIFEST).is_file():
             raise SettingsError(f"{path} exists and is not a model; it is left alone, choose another name")
+        elif self.path.exists() and not overwrite:
+            raise SettingsError(
+                f"{path} exists already; choose another name, or overwrite it (--force, in Python overwrite=True)"
+            )
         self.folder = self._hidden_name()
         try:
             self.folder.mkdir(parents=True)
@@ -139,7 +146,8 @@ class ModelWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for array in self._arrays.values():
-            array.close()
+            with suppress(OSError):  # a full disk has been told already
+                array.close()
         if self.folder.name and self.folder.exists():
             shutil.rmtree(self.folder)
 

@@ -14,13 +14,14 @@ _WHITE_SPACE = re.compile(r"[ \t-\r]+")
 
 SPECIAL = ("<S>", "</S>", "<UNK>")
 BEGIN, END, UNKNOWN = range(3)
-ALIASES_OF_UNKNOWN = ("<unk>", "<UNK>", "<s>", "</s>", "<S>", "</S>")
-"""Words of a text that are read as `<UNK>`: a marker inside a sentence is no word."""
+ALIASES_OF_UNKNOWN = ("<unk>", "<UNK>")
+MARKERS = ("<s>", "</s>", "<S>", "</S>")
+"""Left out of a text wherever they stand: every sentence has them anyway."""
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a line, separated by ASCII white space: a no-break space is part of a word."""
-    return [word for word in _WHITE_SPACE.split(text) if word]
+    """The words of a line: what ASCII white space separates (a no-break space is part of a word), less the markers."""
+    return [word for word in _WHITE_SPACE.split(text) if word and word not in MARKERS]
 
 
 class Vocabulary:
@@ -75,13 +76,15 @@ class Vocabulary:
 
 
 def word_table(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """A table of `words`, with ids from 3 up, and of the aliases of `<UNK>`."""
+    """A table of `words`, with ids from 3 up, of the aliases of `<UNK>`, and of the markers."""
     from snm.kernels import text
 
-    size = 1 << max(6, (4 * (len(words) + len(ALIASES_OF_UNKNOWN))).bit_length())
+    size = 1 << max(6, (4 * len(words)).bit_length())
     hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
     for alias in ALIASES_OF_UNKNOWN:
         text.insert_words(*_joined([alias]), UNKNOWN, hashes, ids)
+    for marker in MARKERS:
+        text.insert_words(*_joined([marker]), text.LEFT_OUT, hashes, ids)
     text.insert_words(*_joined(words), len(SPECIAL), hashes, ids)
     return hashes, ids
 

@@ -10,11 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 import snm
 from snm.cli import main
+from snm.storage import ArrayWriter
 
 SENTENCE = "the cat sees fish"
 
@@ -74,17 +76,22 @@ def test_score_gives_a_line_a_line(model_path: Path, tmp_path: Path) -> None:
 
 
 def test_score_tokens_and_json(model_path: Path) -> None:
-    total, _, words = ok("score", model_path, "--tokens", text=SENTENCE).strip().partition("\t")
-    parts = [word.rpartition("=") for word in words.split(" ")]
-    assert [word for word, _, _ in parts] == [*SENTENCE.split(), "</S>"]
-    assert sum(float(p) for _, _, p in parts) == pytest.approx(float(total), abs=1e-5)
-    line = json.loads(ok("score", model_path, "--tokens", "--json", text=SENTENCE))
+    sentence = "the purple cat = fish"
+    total, *columns = ok("score", model_path, "--tokens", text=f"<s> {sentence} </s>").rstrip("\n").split("\t")
+    parts = [column.split(" ") for column in columns]
+    assert [part[0] for part in parts] == [*sentence.split(), "</S>"]
+    assert [part[2:] for part in parts] == [[], ["OOV"], [], ["OOV"], [], []]
+    assert sum(float(part[1]) for part in parts) == pytest.approx(float(total), abs=1e-5)
+    line = json.loads(ok("score", model_path, "--tokens", "--json", text=sentence))
     assert line["logprob10"] == pytest.approx(float(total), abs=1e-6)
-    assert [word for word, _ in line["words"]] == [*SENTENCE.split(), "</S>"]
+    assert (line["tokens"], line["oov"]) == (6, 2)
+    assert [word["oov"] for word in line["words"]] == [False, True, False, True, False, False]
+    assert json.loads(ok("score", model_path, "--json", text="\n"))["logprob10"] is None
 
 
 def test_next(model_path: Path) -> None:
     lines = ok("next", model_path, "the old", "-k", "3").strip().split("\n")
+    assert ok("next", model_path, "the", "old", "-k", "3").strip().split("\n") == lines
     assert lines[0].endswith("  man")
     found = json.loads(ok("next", model_path, "the old", "-k", "3", "--json"))
     assert [entry["word"] for entry in found] == [line.split("  ")[1] for line in lines]
@@ -94,17 +101,18 @@ def test_generate(model_path: Path) -> None:
     first = ok("generate", model_path, "-n", "3", "--seed", "5")
     assert first == ok("generate", model_path, "-n", "3", "--seed", "5")
     assert len(first.strip().split("\n")) == 3
+    assert first.split("\n")[1:3] != ok("generate", model_path, "-n", "2", "--seed", "6").split("\n")[:2]
     assert ok("generate", model_path, "--prompt", "the cat", "--seed", "1").startswith("the cat")
 
 
 def test_explain(model_path: Path) -> None:
     text = ok("explain", model_path, SENTENCE, "--top", "2")
     assert "cat  P = " in text
-    assert "others" in text
+    assert "more" in text
     explained = json.loads(ok("explain", model_path, SENTENCE, "--json"))
     scored = json.loads(ok("score", model_path, "--tokens", "--json", text=SENTENCE))["words"]
-    for word, (_, logarithm) in zip(explained, scored, strict=True):
-        assert math.isclose(sum(part["share"] for part in word["parts"]), 10**logarithm, rel_tol=1e-6)
+    for word, score in zip(explained, scored, strict=True):
+        assert math.isclose(sum(part["share"] for part in word["parts"]), 10 ** score["logprob10"], rel_tol=1e-6)
 
 
 def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> None:
@@ -131,6 +139,7 @@ def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> 
 def test_standard_input_is_a_text(corpus_file: Path, tmp_path: Path) -> None:
     ok("train", "-", "-o", tmp_path / "m", "--threads", "1", text=corpus_file.read_text())
     assert json.loads(ok("ppl", tmp_path / "m", "-", "--json", text=SENTENCE))["tokens"] == 5
+    assert json.loads(ok("ppl", tmp_path / "m", "--json", text=SENTENCE))["tokens"] == 5
 
 
 def test_families_are_imported(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +155,9 @@ def test_families_are_imported(corpus_file: Path, tmp_path: Path, monkeypatch: p
     line = fails("train", corpus_file, "-o", "m", "--features", features)
     assert "--import MODULE" in line
     ok("train", corpus_file, "-o", "m", "--features", features, "--import", "myfamilies", "--threads", "1")
+    assert "perplexity" in ok("ppl", "m", corpus_file, "--import", tmp_path / "myfamilies.py")
+    (tmp_path / "broken.py").write_text("def (")
+    assert "SyntaxError" in fails("ppl", "m", corpus_file, "--import", "broken")
     assert "cannot import" in fails("ppl", "m", corpus_file, "--import", "nowhere_to_be_found")
 
 
@@ -164,12 +176,19 @@ def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Pa
         (("train", latin, *out), "invalid UTF-8"),
         (("train", corpus_file, *out, "--features", "ngram(4..1)"), "range 4..1 is empty"),
         (("train", corpus_file, *out, "--preset", "snm99"), "no preset 'snm99'"),
+        (("train", corpus_file, *out, "--preset", ""), "no preset ''"),
+        (("train", corpus_file, *out, "--features", ""), "empty term"),
+        (("train", corpus_file, *out, "--features", "skip(r=2, s=1, words=1)"), "no feature meets"),
+        (("train", "", *out), "name of a text is empty"),
+        (("train", corpus_file, "-o", ""), "name of the output is empty"),
+        (("train", corpus_file, "-o", corpus_file), "is not a model"),
+        (("train", corpus_file, *out, "--dev", tmp_path / "nowhere"), "no such file"),
         (("train", corpus_file, *out, "--preset", "snm5", "--features", "ngram(0)"), "exclude each other"),
         (("train", corpus_file, *out, "--metafeatures", "colour"), "no metafeature 'colour'"),
         (("train", corpus_file, *out, "--memory", "lots"), "is not a size"),
-        (("train", corpus_file, *out, "--memory", "1M"), "memory is 1048576"),
+        (("train", corpus_file, *out, "--memory", "1M"), "memory is 1,048,576"),
         (("train", corpus_file, *out, "--memory", "infG"), "is not a size"),
-        (("train", corpus_file, *out, "--seed", "-1"), "seed is -1"),
+        (("train", corpus_file, *out, "--seed", "-1"), "not in the range"),
         (("train", corpus_file, *out, "--rate", "nan"), "rate is nan"),
         (("train", corpus_file, *out, "--loss", "multinomial", "--events", "9"), "held-out text only"),
         (("train", corpus_file, *out, "--vocab", tmp_path / "nowhere"), "cannot read the vocabulary"),
@@ -184,7 +203,7 @@ def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Pa
         (("explain", model_path, ""), "nothing to explain"),
         (("next", model_path, "the", "-k", "0"), "Invalid value"),
         (("generate", model_path, "--temperature", "0"), "temperature"),
-        (("generate", model_path, "--seed", "-1"), "seed is -1"),
+        (("generate", model_path, "--seed", "-1"), "not in the range"),
         (("verify", model_path, empty), "no words"),
         (("dance",), "No such command"),
     ]:
@@ -233,6 +252,23 @@ def test_help_needs_no_numba(arguments: list[str]) -> None:
     found = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     assert found.returncode == (0 if arguments else 2), found.stderr
     assert "Usage" in found.stdout + found.stderr or "version" in found.stdout
+
+
+def test_a_full_disk_leaves_nothing(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(ArrayWriter):
+        def append(self, block: np.ndarray) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("snm.storage.ArrayWriter", Full)
+    result = run("train", corpus_file, "-o", tmp_path / "m", "--threads", "1")
+    assert result.exit_code == 1
+    assert "No space left on device" in result.stderr.strip().split("\n")[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_module_is_the_command() -> None:
+    found = subprocess.run([sys.executable, "-m", "snm", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == f"snm, version {snm.__version__}"
 
 
 def test_a_closed_pipe_is_no_error(model_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from snm import corpus
 from snm.corpus import encode_files, encode_lines, read_corpus, read_lines, sample_sentences, split_sentences
 from snm.errors import InputError, MissingExtra
-from snm.vocabulary import Vocabulary, read_word_list
+from snm.vocabulary import Vocabulary, read_word_list, split_words
 from tests.conftest import random_text
 
 TEXT = "the cat sat\n\nthe dog sat\n  the   cat\tran  \n"
@@ -34,12 +35,16 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["txt", "gz", "xz", "zst"])
+@pytest.mark.parametrize("kind", ["txt", "gz", "bz2", "xz", "zst"])
 def test_plain_and_compressed_files(tmp_path: Path, kind: str) -> None:
     data = TEXT.encode()
     packed = {
-        "txt": data, "gz": gzip.compress(data), "xz": lzma.compress(data), "zst": zstandard.compress(data),
-    }  # fmt: skip
+        "txt": data,
+        "bz2": bz2.compress(data),
+        "gz": gzip.compress(data),
+        "xz": lzma.compress(data),
+        "zst": zstandard.compress(data),
+    }
     path = write(tmp_path / f"a.{kind}", packed[kind])
     text, vocabulary = read_corpus([path], min_count=1)
     assert words(text, vocabulary) == TOKENS
@@ -82,10 +87,13 @@ def test_the_vocabulary_is_ordered_by_count_then_spelling(tmp_path: Path) -> Non
     assert read_corpus([path], min_count=1, max_words=3)[1].words[3:] == ("a", "c", "b")
 
 
-def test_rare_words_and_markers_are_unknown(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", b"a a rare <unk> <UNK> <s> </S>\n")
+def test_rare_words_are_unknown_and_markers_are_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"<s> a a rare <unk> <UNK> </s>\n<s> </s>\n<S> a b </S>\n")
     text, vocabulary = read_corpus([path], min_count=2)
-    assert words(text, vocabulary) == ["<S>", "a", "a", *["<UNK>"] * 5, "</S>"]
+    expected = ["<S>", "a", "a", "<UNK>", "<UNK>", "<UNK>", "</S>", "<S>", "a", "<UNK>", "</S>"]
+    assert words(text, vocabulary) == expected
+    assert np.array_equal(encode_files(path, vocabulary).tokens, text.tokens)
+    assert split_words(" <s> a\ta <unk> </s>\r") == ["a", "a", "<unk>"]
 
 
 def test_reading_twice_gives_the_same(tmp_path: Path) -> None:
@@ -105,7 +113,7 @@ def test_many_words_make_the_table_grow(tmp_path: Path) -> None:
 @given(lines=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
 def test_words_are_what_ascii_white_space_separates(lines: list[str]) -> None:
     data = "\n".join(lines).encode()
-    vocabulary = Vocabulary(dict.fromkeys(w.decode() for w in data.split()))
+    vocabulary = Vocabulary(dict.fromkeys(split_words(data.decode().replace("\n", " "))))
     tokens = encode_lines(data.decode().split("\n"), vocabulary).tokens
     expected = []
     for line in data.split(b"\n"):
@@ -222,6 +230,10 @@ def test_a_word_of_fifty_megabytes(tmp_path: Path) -> None:
     assert words(text, vocabulary) == ["<S>", "a", "a", "a", "<UNK>", "a", "</S>"]
 
 
+def test_an_empty_name() -> None:
+    refused("", "name of a text is empty")
+
+
 def test_no_sources() -> None:
     with pytest.raises(InputError, match="no text given"):
         read_corpus([])
@@ -230,7 +242,7 @@ def test_no_sources() -> None:
 def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.zst", zstandard.ZstdCompressor().compress(b"a"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r"snm\[zst\]"):
+    with pytest.raises(MissingExtra, match="pip install zstandard"):
         read_corpus([path])
 
 
@@ -269,3 +281,5 @@ def test_samples_are_whole_sentences() -> None:
     rest, held = split_sentences(text, 100, seed=3)
     assert rest.events + held.events == text.events
     assert rest.sentences + held.sentences == text.sentences
+    rest, end = split_sentences(text, 100, seed=None)
+    assert np.array_equal(np.concatenate([rest.tokens, end.tokens]), text.tokens)

@@ -194,6 +194,21 @@ def test_a_family_that_looks_at_the_target_late_in_a_sentence_is_refused() -> No
         extractor_of("family(late_cheat)", text, 14).check_families(text.tokens)
 
 
+def test_a_family_that_looks_farther_than_it_says_is_refused() -> None:
+    @feature_family("far", span=1)
+    def far(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
+        def keys(tokens: np.ndarray, position: np.ndarray) -> np.ndarray:
+            found = np.zeros(len(tokens), np.uint64)
+            found[3:] = tokens[:-3] + np.uint64(1)
+            return np.where(position >= 3, found, np.uint64(0))
+
+        return keys
+
+    text = random_text(4)
+    with pytest.raises(SpecError, match="larger span"):
+        extractor_of("family(far)", text, 14).check_families(text.tokens)
+
+
 def test_a_family_that_returns_something_else_is_refused() -> None:
     @feature_family("wrong")
     def wrong(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]

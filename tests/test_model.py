@@ -11,9 +11,9 @@ import pytest
 import snm
 from snm import reference
 from snm.corpus import Text, encode_files, encode_lines
-from snm.errors import InputError, SettingsError
+from snm.errors import FormatError, InputError, SettingsError
 from snm.evaluation import check_sums, perplexity, verify
-from snm.features import PRESETS
+from snm.features import PRESETS, feature_family
 from snm.model import LanguageModel, SnmModel
 from snm.pipeline import Settings, train
 from tests.conftest import SMALL_SKIPS
@@ -194,6 +194,15 @@ class TestFamily(LanguageModelTests):
     @pytest.fixture
     def model(self, family_model: SnmModel) -> SnmModel:
         return family_model
+
+    def test_another_family_of_that_name_is_refused(self, model: SnmModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = feature_family("suffix_pair", span=2)
+        monkeypatch.setattr("snm.features._families", {})
+        other(
+            lambda vocabulary: lambda tokens, position: np.where(position > 1, tokens * 0 + np.uint64(7), np.uint64(0))
+        )
+        with pytest.raises(FormatError, match="gives other keys"):
+            snm.load(model.path)
 
     def test_the_family_is_explained(self, model: SnmModel) -> None:
         assert "[suffix_pair:0]" in [part.feature for part in model.explain("the cat sees")[2].parts]

@@ -169,6 +169,12 @@ def test_overwriting_is_asked_for(corpus_file: Path, copy: Path) -> None:
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"], "nothing is left beside it"
 
 
+def test_an_empty_folder_is_taken(corpus_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    train(corpus_file, tmp_path / "m", Settings(features="ngram(0)", threads=1))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
+
+
 def test_what_is_no_model_is_never_overwritten(corpus_file: Path, tmp_path: Path) -> None:
     precious = tmp_path / "thesis"
     precious.mkdir()

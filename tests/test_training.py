@@ -50,6 +50,13 @@ def test_one_thread_is_reproducible_to_the_bit(longer_file: Path, tmp_path: Path
     assert first.manifest["files"] == second.manifest["files"]
 
 
+def test_small_texts_are_reproducible_with_threads_too(longer_file: Path, tmp_path: Path) -> None:
+    assert (
+        make(tmp_path / "a", longer_file).manifest["files"]
+        == make(tmp_path / "b", longer_file, threads=3).manifest["files"]
+    )
+
+
 def test_partitions_and_memory_do_not_change_the_model(longer_file: Path, tmp_path: Path) -> None:
     models = [
         train([longer_file], tmp_path / str(i), Settings(features=SMALL_SKIPS, threads=1, **how))  # type: ignore[arg-type]
@@ -58,7 +65,10 @@ def test_partitions_and_memory_do_not_change_the_model(longer_file: Path, tmp_pa
     assert models[0].manifest["files"] == models[1].manifest["files"] == models[2].manifest["files"]
 
 
-def test_threads_agree_within_one_percent_of_perplexity(longer_file: Path, tmp_path: Path) -> None:
+def test_threads_agree_within_one_percent_of_perplexity(
+    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snm.pipeline.EVENTS_FOR_THREADS", 0)
     one, three = (make(tmp_path / str(n), longer_file, threads=n) for n in (1, 3))
     assert ppl(three, longer_file) == pytest.approx(ppl(one, longer_file), rel=0.01)
     for name in ("features", "offsets", "targets"):

@@ -19,6 +19,7 @@ STATE_FIELDS = 6
 _PRIME = np.uint64(0x100000001B3)
 _OFFSET = np.uint64(0xCBF29CE484222325)
 _EMPTY = np.uint32(0xFFFFFFFF)
+LEFT_OUT = 0xFFFFFFFE  # id of what is no word: a marker
 
 
 @helper
@@ -111,6 +112,9 @@ def encode(data, start, learn, hashes, ids, counts, starts, pool, state, out):
                 starts[state[WORDS]] = state[POOL_USED]
             else:
                 token = np.uint32(UNKNOWN)
+        if token == LEFT_OUT:
+            i = stop
+            continue
         if not state[IN_SENTENCE]:
             out[written] = BEGIN
             written += 1
