@@ -22,7 +22,7 @@ from snm.errors import SnmError
 
 if TYPE_CHECKING:
     from snm.evaluation import PerplexityReport
-    from snm.model import SnmModel
+    from snm.model import RowModel
 
 Command = Callable[..., Any]
 
@@ -142,7 +142,7 @@ def _notify(quiet: bool) -> Callable[[str], None]:
     return (lambda message: None) if quiet else (lambda message: click.echo(message, err=True))
 
 
-def _load(path: str) -> SnmModel:
+def _load(path: str) -> RowModel:
     import snm
 
     return snm.load(path)
@@ -173,9 +173,13 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @main.command()
 @click.argument("text", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
-@click.option(
-    "--preset", help="Features by name: snm2 … snm10, snm5-skip, snm5-skip-only, snm10-skip.  [default: snm5]"
-)
+@click.option("--model", type=click.Choice(["snm", "kn", "katz", "sbo"]), default="snm", show_default=True,
+              help="Sparse non-negative matrix, interpolated Kneser-Ney, Katz, or stupid backoff.")  # fmt: skip
+@click.option("--order", type=Number(1, 32), default=5, show_default=True,
+              help="n-grams up to this order, where no features are named.")  # fmt: skip
+@click.option("--discounts", type=click.Choice(["modified", "single"]), default="modified", show_default=True,
+              help="Kneser-Ney's: three an order, or the original single one.")  # fmt: skip
+@click.option("--preset", help="Features by name: snm2 … snm10, snm5-skip, snm5-skip-only, snm10-skip.")
 @click.option("--features", help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'.")
 @click.option("--dev", multiple=True, help="Held-out text: training stops when its perplexity rises.")
 @click.option("--min-count", type=Number(1), default=3, show_default=True,
@@ -234,9 +238,7 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
     if as_json:
-        _print_json(
-            {"model": output, "bytes": size, **{k: m[k] for k in ("features", "rows", "links", "text", "training")}}
-        )
+        _print_json({"model": output, "bytes": size, **{k: m[k] for k in m if k in SUMMARY}})
     else:
         _notify(quiet)(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{_peak_memory()}")
 
@@ -248,6 +250,12 @@ def _peak_memory() -> str:
     except ImportError:
         return ""
     return f", {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.1f} GB of memory at the peak"
+
+
+SUMMARY = ("features", "rows", "links", "text", "training", "estimation")
+PLAIN_SETTINGS = (
+    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed",
+)  # fmt: skip
 
 
 def _settings(options: dict[str, Any]) -> Any:
@@ -266,11 +274,11 @@ def _settings(options: dict[str, Any]) -> Any:
     )
     names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots")
     return Settings(
-        features=features if features is not None else preset or "snm5",
+        features=preset if features is None else features,
         vocabulary=None if options["vocab"] is None else Path(options["vocab"]),
         training=TrainingSettings(metafeatures=metafeatures, **{name: options[name] for name in names}),
         threads=_threads(options["threads"]),
-        **{name: options[name] for name in ("min_count", "max_words", "closed", "memory", "partitions", "seed")},
+        **{name: options[name] for name in PLAIN_SETTINGS},
     )
 
 
@@ -319,7 +327,7 @@ def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None
         sys.stdout.flush()
 
 
-def _score_line(model: SnmModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
+def _score_line(model: RowModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
     from snm.model import total_score
 
     known = [model.vocabulary.id_of(word) != model.vocabulary.unknown for word, _ in words[:-1]] + [True]
@@ -414,7 +422,7 @@ def info(path: str, as_json: bool) -> None:
         _print_json(m)
         return
     size = sum(entry["bytes"] for entry in m["files"].values())
-    training, text = m["training"], m["text"]
+    text = m["text"]
     rows = [
         ("features", m["features"]),
         ("vocabulary", f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"),
@@ -426,13 +434,14 @@ def info(path: str, as_json: bool) -> None:
             "trained on",
             f"{text['tokens']:,} tokens in {text['sentences']:,} sentences, {text['oov']:,} out of vocabulary",
         ),
-        (
-            "loss",
-            f"{training['loss']}, {training['optimiser']} at {training['rate']}, kept pass {training['best_pass']}",
-        ),
-        ("metafeatures", f"{len(training['metafeatures'].split(','))} conjunctions, {training['slots']:,} slots"),
         ("written by", f"{m['written_by']}, format {m['version']}"),
     ]
+    if "training" in m:
+        t = m["training"]
+        rows.append(("loss", f"{t['loss']}, {t['optimiser']} at {t['rate']}, kept pass {t['best_pass']}"))
+        rows.append(("metafeatures", f"{len(t['metafeatures'].split(','))} conjunctions, {t['slots']:,} slots"))
+    else:
+        rows.append(("estimation", ", ".join(f"{name} {value}" for name, value in m["estimation"].items())))
     for name, value in rows:
         click.echo(f"{name:<13} {value}")
 
@@ -456,7 +465,7 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
     if as_json:
         _print_json(asdict(report))
         return
-    click.echo("checksums, rows and row sums are as they should be")
+    click.echo("checksums, rows and links are as they should be")
     click.echo(
         f"over {report.contexts:,} contexts ({report.at_start} sentence starts, {report.with_unknown} with <UNK>), "
         f"the sum of all probabilities is at most {report.worst:.1e} away from 1"

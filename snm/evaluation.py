@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,7 @@ import numpy as np
 from snm import storage
 from snm.corpus import Sources, Text, encode_files
 from snm.errors import FormatError, InputError
-from snm.model import LanguageModel, SnmModel, load
-from snm.rows import RowIndex
+from snm.model import LanguageModel, load
 from snm.vocabulary import BEGIN, END, UNKNOWN
 
 SUM_TOLERANCE = 1e-5
@@ -126,7 +125,7 @@ def verify(
     """
     storage.check_files(Path(path))
     model = load(path)
-    for wrong, what in _structure(model):
+    for wrong, what in model.faults():
         if wrong:
             raise FormatError(f"{model.path}: {what}; rebuild the model")
     text = encode_files(sources, model.vocabulary) if sources else generated_text(model, max(1, contexts // 20))
@@ -136,22 +135,3 @@ def verify(
             f"{model.path}: probabilities sum to 1 within {report.worst:.2g} only; expected {SUM_TOLERANCE}; rebuild it"
         )
     return report
-
-
-def _structure(model: SnmModel) -> Iterator[tuple[bool, str]]:
-    """(whether it is wrong, what is wrong) of everything that look-ups rely on."""
-    features, offsets, targets = model.index.features, model.offsets, model.targets
-    yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
-    yield (
-        bool(offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()),
-        "the rows' offsets are not in order",
-    )
-    falls = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
-    yield not np.isin(falls, offsets, assume_unique=True).all(), "the links of a row are not in order"
-    yield bool(targets.max() >= len(model.vocabulary)), "a target is not in the vocabulary"
-    index = RowIndex.build(features)
-    same = index.low == model.index.low and index.shift == model.index.shift
-    yield not (same and np.array_equal(index.places, model.index.places)), "the directory is not that of the features"
-    sums = np.add.reduceat(model.weights, offsets[:-1], dtype=np.float64)
-    yield not np.allclose(sums, model.sums, rtol=1e-6, atol=0), "stored row sums are not the sums of the rows"
-    yield not (model.weights > 0).all(), "a weight is not above zero"

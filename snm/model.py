@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,26 @@ from snm.vocabulary import BEGIN, END, UNKNOWN, Vocabulary, split_words
 
 if TYPE_CHECKING:
     from snm.evaluation import PerplexityReport
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one feature brings to a word's probability."""
+
+    feature: str
+    share: float
+    """Its part of P(word): the parts of a word add up to P exactly."""
+    weight: float
+    """Its part of the whole distribution: its row sum over the sum of all rows."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A word, its probability, and the features that make it up, the largest share first."""
+
+    word: str
+    probability: float
+    parts: list[Part]
 
 
 class LanguageModel(ABC):
@@ -77,6 +98,10 @@ class LanguageModel(ABC):
 
         return perplexity(self, encode_lines(sentences, self.vocabulary), threads)
 
+    def explain(self, sentence: str) -> list[Explanation]:
+        """For every word of the sentence and its end: which features fired, and what each brought."""
+        raise SettingsError("only an SNM model is a sum that can be explained part by part; this one is not")
+
     def context(self, text: str) -> np.ndarray:
         """`<S>` and the ids of the words of `text`."""
         return np.concatenate([[BEGIN], self.vocabulary.ids_of(split_words(text))]).astype(np.uint32)
@@ -119,30 +144,12 @@ def total_score(words: list[tuple[str, float]]) -> float:
     return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one feature brings to a word's probability."""
+class RowModel(LanguageModel):
+    """A model made of rows of links, mapped from disk: a value for every row, and one for every link."""
 
-    feature: str
-    share: float
-    """Its part of P(word): the parts of a word add up to P exactly."""
-    weight: float
-    """Its part of the whole distribution: its row sum over the sum of all rows."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A word, its probability, and the features that make it up, the largest share first."""
-
-    word: str
-    probability: float
-    parts: list[Part]
-
-
-class SnmModel(LanguageModel):
-    """A sparse non-negative matrix, mapped from disk."""
-
-    kind = "snm"
+    kind: str
+    value_names: tuple[str, str]
+    """Names of the arrays of the rows' values and of the links'."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -157,9 +164,8 @@ class SnmModel(LanguageModel):
         self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, m["vocabulary"]["closed"])
         self.spec = FeatureSpec(m["features"])
         self.layout = KeyLayout(**m["layout"])
-        self.offsets, self.sums, self.targets, self.weights = (
-            self._array(name) for name in ("offsets", "sums", "targets", "weights")
-        )
+        self.row_values, self.link_values = (self._array(name) for name in self.value_names)
+        self.offsets, self.targets = self._array("offsets"), self._array("targets")
         self.index = RowIndex(
             self._array("features"), self._array("index"), np.uint64(m["index"]["low"]), np.uint64(m["index"]["shift"])
         )
@@ -170,29 +176,28 @@ class SnmModel(LanguageModel):
                     f"{self.path}: the feature family {name!r} gives other keys than when the model was trained; "
                     f"register the same one, one that gives the same keys in every process"
                 )
-        if (len(self.vocabulary), len(self.sums) + 1, len(self.weights)) != (
+        if (len(self.vocabulary), len(self.row_values) + 1, len(self.link_values)) != (
             m["vocabulary"]["words"], len(self.offsets), len(self.targets),
         ):  # fmt: skip
             raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
 
     def __repr__(self) -> str:
-        return f"<SnmModel {self.path}: {self.spec}, {len(self.vocabulary):,} words, {len(self.targets):,} links>"
+        links = f"{len(self.vocabulary):,} words, {len(self.targets):,} links"
+        return f"<{type(self).__name__} {self.path}: {self.spec}, {links}>"
 
     def _array(self, name: str) -> np.ndarray:
         return storage.open_array(self.path / f"{name}.npy")
 
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
-        from snm.kernels import lookup
+    @abstractmethod
+    def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
+        """Probabilities of a block of events, from the keys of their features."""
 
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
         out = np.zeros(len(tokens), np.float64)
 
         def work(block: tuple[int, int]) -> None:
-            start, stop = block
-            keys = self.extractor.keys(tokens, start, stop)
-            lookup.score(
-                keys, tokens[start:stop], self.index, self.sums, self.offsets, self.targets, self.weights,
-                out[start:stop],
-            )  # fmt: skip
+            part = slice(*block)
+            self._score(self.extractor.keys(tokens, *block), tokens[part], out[part])
 
         parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
         return out
@@ -209,8 +214,37 @@ class SnmModel(LanguageModel):
         return found
 
     def _row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Targets and values of a row's links."""
         links = slice(self.offsets[row], self.offsets[row + 1])
-        return self.targets[links], self.weights[links]
+        return self.targets[links], self.link_values[links]
+
+    def faults(self) -> Iterator[tuple[bool, str]]:
+        """(whether it is wrong, what is wrong) of everything that look-ups rely on."""
+        features, offsets, targets = self.index.features, self.offsets, self.targets
+        yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
+        disorder = offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()
+        yield bool(disorder), "the rows' offsets are not in order"
+        falls = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
+        yield not np.isin(falls, offsets, assume_unique=True).all(), "the links of a row are not in order"
+        yield bool(targets.max() >= len(self.vocabulary)), "a target is not in the vocabulary"
+        index = RowIndex.build(features)
+        same = index.low == self.index.low and index.shift == self.index.shift
+        yield (
+            not (same and np.array_equal(index.places, self.index.places)),
+            "the directory is not that of the features",
+        )
+
+
+class SnmModel(RowModel):
+    """A sparse non-negative matrix: the values of the links are M, those of the rows its row sums."""
+
+    kind = "snm"
+    value_names = "sums", "weights"
+
+    def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
+        from snm.kernels import lookup
+
+        lookup.score(keys, words, self.index, self.row_values, self.offsets, self.targets, self.link_values, out)
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         rows = self._rows(context)
@@ -219,8 +253,14 @@ class SnmModel(LanguageModel):
         for row in rows:
             targets, weights = self._row(row)
             y[targets] += weights
-        y /= self.sums[rows].sum(dtype=np.float64)
+        y /= self.row_values[rows].sum(dtype=np.float64)
         return y
+
+    def faults(self) -> Iterator[tuple[bool, str]]:
+        yield from super().faults()
+        sums = np.add.reduceat(self.link_values, self.offsets[:-1], dtype=np.float64)
+        yield not np.allclose(sums, self.row_values, rtol=1e-6, atol=0), "stored row sums are not the sums of the rows"
+        yield not (self.link_values > 0).all(), "a weight is not above zero"
 
     def explain(self, sentence: str) -> list[Explanation]:
         """For every word of the sentence and its end: which features fired, and what each brought."""
@@ -233,12 +273,12 @@ class SnmModel(LanguageModel):
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
         rows = self._rows(tokens[:-1])
         found = [(q, row) for q, row in enumerate(rows) if row >= 0]
-        denominator = float(self.sums[[row for _, row in found]].sum(dtype=np.float64))
+        denominator = float(self.row_values[[row for _, row in found]].sum(dtype=np.float64))
         parts = []
         for q, row in found:
             targets, weights = self._row(row)
             share = float(weights[targets == tokens[-1]].sum()) / denominator
-            parts.append(Part(self.feature_text(q, tokens[:-1]), share, float(self.sums[row]) / denominator))
+            parts.append(Part(self.feature_text(q, tokens[:-1]), share, float(self.row_values[row]) / denominator))
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 
@@ -257,12 +297,14 @@ class SnmModel(LanguageModel):
         return f"[{' '.join([*words[end - slot.r : end], skip, *adjacent])}]"
 
 
-_KINDS: dict[str, type[SnmModel]] = {SnmModel.kind: SnmModel}
+_KINDS = {"snm": "snm.model:SnmModel", "backoff": "snm.baselines.backoff:BackoffModel"}
 
 
-def load(path: str | Path) -> SnmModel:
+def load(path: str | Path) -> RowModel:
     """Open a model folder. The arrays are mapped, not read: it takes milliseconds whatever their size."""
     kind = storage.read_manifest(Path(path)).get("kind")
     if kind not in _KINDS:
         raise FormatError(f"{path}: a model of kind {kind!r}; this program knows {', '.join(_KINDS)}")
-    return _KINDS[kind](path)
+    module, _, name = _KINDS[kind].partition(":")
+    made: RowModel = getattr(import_module(module), name)(path)
+    return made

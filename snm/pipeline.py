@@ -14,8 +14,8 @@ from snm import corpus
 from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
-from snm.features import PRESETS, Extractor, FeatureSpec, KeyLayout
-from snm.model import SnmModel
+from snm.features import MAX_WORDS, Extractor, FeatureSpec, KeyLayout
+from snm.model import RowModel, SnmModel, load
 from snm.parallel import default_threads
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
@@ -25,6 +25,8 @@ from snm.vocabulary import Vocabulary, read_word_list
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 300_000  # of the training text, where the user gives none
 LINKS_AT_A_TIME = 1 << 24  # while building M
+MODELS = ("snm", "kn", "katz", "sbo")
+DISCOUNTS = ("modified", "single")
 LEAST_MEMORY = 256 << 20
 EVENTS_FOR_THREADS = 1_000_000  # below, training takes one thread: it is seconds, and the same every time
 DIVERGED = 100.0  # a loss an event, in nats, that no model comes near
@@ -34,9 +36,17 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that `train` can be asked for beside the text. `memory` is in bytes."""
+    """Everything that `train` can be asked for beside the text. `memory` is in bytes.
 
-    features: str = PRESETS["snm5"]
+    `model` is `snm`, `kn` (Kneser-Ney), `katz` or `sbo` (stupid backoff). `features` is SNM's specification;
+    without one, and for the other models, n-grams up to `order` are taken. `discounts` are Kneser-Ney's:
+    `modified` or `single`.
+    """
+
+    model: str = "snm"
+    features: str | None = None
+    order: int = 5
+    discounts: str = "modified"
     min_count: int = 3
     max_words: int | None = None
     vocabulary: Path | None = None
@@ -59,8 +69,20 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise SettingsError(f"{name} is {value:,}; expected {low:,} or more")
+        if self.model not in MODELS:
+            raise SettingsError(f"model {self.model!r} is not known; expected one of {', '.join(MODELS)}")
+        if self.discounts not in DISCOUNTS:
+            raise SettingsError(f"discounts {self.discounts!r} are not known; expected {' or '.join(DISCOUNTS)}")
+        if self.model != "snm" and self.features is not None:
+            raise SettingsError(f"features are for SNM; a model of kind {self.model!r} has n-grams up to its order")
+        if not 1 <= self.order <= MAX_WORDS:
+            raise SettingsError(f"order is {self.order}; expected 1 to {MAX_WORDS}")
         if self.vocabulary is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
+
+    @property
+    def specification(self) -> str:
+        return f"ngram(0..{self.order - 1})" if self.features is None else self.features
 
 
 def train(
@@ -71,21 +93,24 @@ def train(
     overwrite: bool = False,
     progress: Progress = silent,
     notify: Notify = lambda message: None,
-) -> SnmModel:
-    """Train an SNM model on text and write it to the folder `output`.
+) -> RowModel:
+    """Train a model on text and write it to the folder `output`.
 
     `dev` is held-out text: it stops training when its perplexity rises, and is what the multinomial
     loss is trained on. `notify` is told in words what is done, `progress` how far it is.
     """
     settings = settings or Settings()
-    spec = FeatureSpec(settings.features)
+    spec = FeatureSpec(settings.specification)
     with ModelWriter(output, overwrite) as writer:
         run = _Run(settings, spec, writer, progress, notify)
         run.read(sources, dev)
         run.count()
-        run.adjust()
-        run.build()
-    return SnmModel(output)
+        if settings.model == "snm":
+            run.adjust()
+            run.build()
+        else:
+            run.smooth()
+    return load(output)
 
 
 class _Run:
@@ -181,7 +206,7 @@ class _Run:
         """Where the annotations go, and how much memory is left for counting."""
         s = self.settings
         room = s.memory - self.text.tokens.nbytes
-        if s.training.loss != "multinomial" and s.training.passes:
+        if s.model == "snm" and s.training.loss != "multinomial" and s.training.passes:
             events = self.text
             if s.training.events is not None:
                 events = corpus.sample_sentences(self.text, s.training.events, s.seed)
@@ -269,20 +294,44 @@ class _Run:
                 sums.append(made[1])
                 bar(int(last - first))
                 row = end
-        writer.drop("counts")
-        writer.drop("totals")
-        index = RowIndex.build(features)
-        writer.array("index", index.places.dtype.str).append(index.places)
-        self.vocabulary.write(writer.folder / VOCABULARY)
-        writer.finish(self._manifest(index), s.threads)
+        self._finish(SnmModel.kind, RowIndex.build(features), {"training": self._training()})
 
-    def _manifest(self, index: RowIndex) -> dict[str, Any]:
+    # -- counts to a backoff model
+
+    def smooth(self) -> None:
+        """Kneser-Ney, Katz or stupid backoff."""
+        from snm.baselines import katz, kneser_ney, stupid_backoff
+        from snm.baselines.backoff import BackoffModel, Training
+
+        s = self.settings
+        counts = Counts(*(self.writer.load(name) for name in Counts._fields))
+        index = RowIndex.build(counts.features)
+        training = Training(self.text, self.extractor, counts, index, s.threads, self.progress)
+        if s.model == "kn":
+            made = kneser_ney.estimate(training, s.discounts == "modified")
+        else:
+            made = {"katz": katz, "sbo": stupid_backoff}[s.model].estimate(training)
+        for warning in made.warnings:
+            self.notify(warning)
+        self.writer.array("probabilities", "<f4").append(made.probabilities)
+        self.writer.array("backoffs", "<f4").append(made.backoffs)
+        self._finish(BackoffModel.kind, index, {"estimation": {"model": s.model, **made.details}})
+
+    # -- the folder
+
+    def _finish(self, kind: str, index: RowIndex, how: dict[str, Any]) -> None:
+        self.writer.drop("counts")
+        self.writer.drop("totals")
+        self.writer.array("index", index.places.dtype.str).append(index.places)
+        self.vocabulary.write(self.writer.folder / VOCABULARY)
+        self.writer.finish({**self._manifest(kind, index), **how}, self.settings.threads)
+
+    def _manifest(self, kind: str, index: RowIndex) -> dict[str, Any]:
         from snm import __version__
 
-        layout, training = self.extractor.layout, self.settings.training
-        recorded = {k: v for k, v in asdict(training).items() if k != "metafeatures"}
+        layout = self.extractor.layout
         return {
-            "kind": SnmModel.kind,
+            "kind": kind,
             "written_by": f"snm {__version__}",
             "features": self.spec.text,
             "layout": asdict(layout),
@@ -295,19 +344,24 @@ class _Run:
             "rows_by_type": {str(t): int(n) for t, n in zip(self.spec.types, self.rows_by_type, strict=True)},
             "expected_collisions": layout.expected_collisions(self.rows_by_type),
             "text": self.figures,
-            "training": {
-                **recorded,
-                "rate": training.learning_rate(),
-                "slots": len(self.adjustment.table),
-                "metafeatures": str(training.metafeatures),
-                "feature_buckets": training.metafeatures.feature_buckets,
-                "link_buckets": training.metafeatures.link_buckets,
-                "merged": training.metafeatures.merged,
-                "seed": self.settings.seed,
-                "losses": self.report.losses,
-                "dev_perplexities": self.report.perplexities,
-                "best_pass": self.report.best_pass,
-            },
+        }
+
+    def _training(self) -> dict[str, Any]:
+        """The settings and figures of the adjustment function's training."""
+        training = self.settings.training
+        recorded = {k: v for k, v in asdict(training).items() if k != "metafeatures"}
+        return {
+            **recorded,
+            "rate": training.learning_rate(),
+            "slots": len(self.adjustment.table),
+            "metafeatures": str(training.metafeatures),
+            "feature_buckets": training.metafeatures.feature_buckets,
+            "link_buckets": training.metafeatures.link_buckets,
+            "merged": training.metafeatures.merged,
+            "seed": self.settings.seed,
+            "losses": self.report.losses,
+            "dev_perplexities": self.report.perplexities,
+            "best_pass": self.report.best_pass,
         }
 
 

@@ -14,7 +14,7 @@ from snm.corpus import Text, encode_files, encode_lines
 from snm.errors import FormatError, InputError, SettingsError
 from snm.evaluation import check_sums, perplexity, verify
 from snm.features import PRESETS, feature_family
-from snm.model import LanguageModel, SnmModel
+from snm.model import LanguageModel, RowModel
 from snm.pipeline import Settings, train
 from tests.conftest import SMALL_SKIPS
 from tests.test_features import suffix_pair
@@ -122,15 +122,15 @@ class LanguageModelTests:
 
 class TestSnm(LanguageModelTests):
     @pytest.fixture
-    def model(self, model_path: Path) -> SnmModel:
+    def model(self, model_path: Path) -> RowModel:
         return snm.load(model_path)
 
-    def test_training_pays(self, model: SnmModel, corpus_file: Path, tmp_path: Path) -> None:
+    def test_training_pays(self, model: RowModel, corpus_file: Path, tmp_path: Path) -> None:
         text = encode_files([corpus_file], model.vocabulary)
         unigram = train([corpus_file], tmp_path / "m", Settings(features="ngram(0)", threads=1))
         assert perplexity(model, text).ppl < 0.5 * perplexity(unigram, text).ppl
 
-    def test_explanations_add_up(self, model: SnmModel) -> None:
+    def test_explanations_add_up(self, model: RowModel) -> None:
         explained = model.explain(self.SENTENCE)
         scored = model.score_words([self.SENTENCE])[0]
         for explanation, (word, logarithm) in zip(explained, scored, strict=True):
@@ -141,22 +141,22 @@ class TestSnm(LanguageModelTests):
         features = [part.feature for part in explained[2].parts]
         assert set(features) >= {"[]", "[cat]", "[the cat]", "[<S> the cat]", "[the skip-1]", "[the skip-*]"}
 
-    def test_nothing_to_explain(self, model: SnmModel) -> None:
+    def test_nothing_to_explain(self, model: RowModel) -> None:
         with pytest.raises(InputError, match="nothing to explain"):
             model.explain("  ")
 
-    def test_verify(self, model: SnmModel) -> None:
+    def test_verify(self, model: RowModel) -> None:
         assert verify(model.path, contexts=50).worst < 1e-6
 
 
 @pytest.fixture(scope="module")
-def closed_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
+def closed_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> RowModel:
     path = tmp_path_factory.mktemp("closed") / "m"
     return train([corpus_file], path, Settings(features="ngram(0..2)", closed=True, threads=1))
 
 
 @pytest.fixture(scope="module")
-def unigram_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
+def unigram_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> RowModel:
     return train(corpus_file, tmp_path_factory.mktemp("unigram") / "m", Settings(features="ngram(0)", threads=1))
 
 
@@ -164,19 +164,19 @@ class TestUnigrams(LanguageModelTests):
     """No context at all: the smallest span there is."""
 
     @pytest.fixture
-    def model(self, unigram_model: SnmModel) -> SnmModel:
+    def model(self, unigram_model: RowModel) -> RowModel:
         return unigram_model
 
 
 class TestClosedVocabulary(LanguageModelTests):
     @pytest.fixture
-    def model(self, closed_model: SnmModel) -> SnmModel:
+    def model(self, closed_model: RowModel) -> RowModel:
         return closed_model
 
-    def test_unknown_words_are_not_predicted(self, model: SnmModel) -> None:
+    def test_unknown_words_are_not_predicted(self, model: RowModel) -> None:
         assert model.distribution(model.context("the"))[model.vocabulary.unknown] == 0
 
-    def test_unknown_words_are_left_out_of_a_score(self, model: SnmModel) -> None:
+    def test_unknown_words_are_left_out_of_a_score(self, model: RowModel) -> None:
         (words,) = model.score_words(["the purple cat"])
         assert math.isnan(words[1][1])
         assert model.score("the purple cat") == pytest.approx(words[0][1] + words[2][1] + words[3][1])
@@ -184,7 +184,7 @@ class TestClosedVocabulary(LanguageModelTests):
 
 
 @pytest.fixture(scope="module")
-def family_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
+def family_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> RowModel:
     assert callable(suffix_pair)  # the import registers it
     path = tmp_path_factory.mktemp("family") / "m"
     return train([corpus_file], path, Settings(features="ngram(0..1) + family(suffix_pair)", threads=1))
@@ -192,10 +192,10 @@ def family_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 class TestFamily(LanguageModelTests):
     @pytest.fixture
-    def model(self, family_model: SnmModel) -> SnmModel:
+    def model(self, family_model: RowModel) -> RowModel:
         return family_model
 
-    def test_another_family_of_that_name_is_refused(self, model: SnmModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_family_of_that_name_is_refused(self, model: RowModel, monkeypatch: pytest.MonkeyPatch) -> None:
         other = feature_family("suffix_pair", span=2)
         monkeypatch.setattr("snm.features._families", {})
         other(
@@ -204,7 +204,7 @@ class TestFamily(LanguageModelTests):
         with pytest.raises(FormatError, match="gives other keys"):
             snm.load(model.path)
 
-    def test_the_family_is_explained(self, model: SnmModel) -> None:
+    def test_the_family_is_explained(self, model: RowModel) -> None:
         assert "[suffix_pair:0]" in [part.feature for part in model.explain("the cat sees")[2].parts]
 
 

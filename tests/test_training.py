@@ -12,19 +12,19 @@ from snm.corpus import encode_files
 from snm.errors import InputError, SettingsError
 from snm.evaluation import perplexity
 from snm.metafeatures import MetafeatureSet
-from snm.model import SnmModel
+from snm.model import RowModel
 from snm.pipeline import Settings, train
 from snm.storage import ModelWriter
 from snm.training import Adjustment, TrainingReport, TrainingSettings, train_adjustment
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text
 
 
-def make(path: Path, corpus: Path, dev: tuple[Path, ...] = (), threads: int = 1, **training: object) -> SnmModel:
+def make(path: Path, corpus: Path, dev: tuple[Path, ...] = (), threads: int = 1, **training: object) -> RowModel:
     settings = Settings(features=SMALL_SKIPS, threads=threads, training=TrainingSettings(**training))  # type: ignore[arg-type]
     return train([corpus], path, settings, dev)
 
 
-def ppl(model: SnmModel, corpus: Path) -> float:
+def ppl(model: RowModel, corpus: Path) -> float:
     return perplexity(model, encode_files([corpus], model.vocabulary)).ppl
 
 

@@ -1,0 +1,139 @@
+"""The baselines against their slow twins, behind the same protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snm
+from snm.baselines import reference
+from snm.corpus import Text
+from snm.errors import SettingsError
+from snm.model import RowModel
+from snm.pipeline import Settings, train
+from snm.reference import events, to_sentences
+from tests.conftest import random_text, shared_data
+from tests.test_model import LanguageModelTests
+
+
+def write_text(path: Path, text: Text) -> Path:
+    """A text of word ids as a file of words that get the same ids back."""
+    lines = [" ".join(f"w{token}" for token in s[1:-1]) for s in to_sentences(text.tokens)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def encoded(model: RowModel, path: Path) -> list[list[int]]:
+    from snm.corpus import encode_files
+
+    return to_sentences(encode_files(path, model.vocabulary).tokens)
+
+
+def compare(model: RowModel, probability: reference.Probability, sentences: list[list[int]]) -> None:
+    """Every word after every context of some sentences."""
+    words = [w for w in range(1, len(model.vocabulary)) if w != model.vocabulary.never_a_target]
+    compared = 0
+    for context, _ in list(events(sentences))[:40]:
+        found = model.distribution(np.array(context, np.uint32))
+        expected = [probability(word, context) for word in words]
+        assert found[words] == pytest.approx(expected, rel=1e-5)
+        assert sum(expected) == pytest.approx(1)
+        compared += 1
+    assert compared > 5
+
+
+@pytest.mark.parametrize("discounts", ["modified", "single"])
+@pytest.mark.parametrize("order", [1, 2, 3, 5, 10])
+def test_kneser_ney_is_its_slow_twin(order: int, discounts: str, tmp_path: Path) -> None:
+    path = write_text(tmp_path / "text", random_text(1, 150, 30, 14))
+    settings = Settings(model="kn", order=order, discounts=discounts, min_count=1, threads=2)
+    model = train(path, tmp_path / "m", settings)
+    other = write_text(tmp_path / "other", random_text(2, 20, 34, 14))
+    probability, values = reference.kneser_ney(
+        encoded(model, path), order, len(model.vocabulary), discounts == "modified"
+    )
+    assert np.array(model.manifest["estimation"]["values"]) == pytest.approx(np.array(values))
+    compare(model, probability, encoded(model, other))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", [1, 5])
+@pytest.mark.parametrize("name", ["katz", "sbo"])
+def test_katz_and_stupid_backoff_are_their_slow_twins(name: str, seed: int, order: int, tmp_path: Path) -> None:
+    path = write_text(tmp_path / "text", random_text(seed, 150, 30, 14))
+    model = train(path, tmp_path / "m", Settings(model=name, order=order, min_count=1, threads=2))
+    other = write_text(tmp_path / "other", random_text(2, 4, 34, 14))
+    slow = {"katz": reference.katz, "sbo": reference.stupid_backoff}[name]
+    compare(model, slow(encoded(model, path), order, len(model.vocabulary)), encoded(model, other))
+
+
+def test_katz_where_a_context_knows_every_word(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("a b\nb a\na a\nb b\n<unk> a\na <unk>\n" * 3 + "a\nb\n")
+    model = train(path, tmp_path / "m", Settings(model="katz", order=2, min_count=1, threads=1))
+    compare(model, reference.katz(encoded(model, path), 2, len(model.vocabulary)), encoded(model, path))
+
+
+def test_discounts_that_are_undefined_fall_back_and_say_so(tmp_path: Path) -> None:
+    """What KenLM calls 'small or artificial data'."""
+    path = tmp_path / "text"
+    path.write_text("a b c\n" * 50)
+    said: list[str] = []
+    model = train(path, tmp_path / "m", Settings(model="kn", order=3, threads=1), notify=said.append)
+    assert any("discounts" in message and "0.5, 1, 1.5" in message for message in said)
+    assert model.manifest["estimation"]["fallen_back"]
+    assert model.distribution(model.context("a b")).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("text", ["word", "a a a a", "one\ntwo"])
+@pytest.mark.parametrize("name", ["kn", "katz", "sbo"])
+def test_the_smallest_texts(text: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text(text)
+    model = train(path, tmp_path / "m", Settings(model=name, min_count=1, threads=1))
+    assert model.distribution(model.context("a")).sum() == pytest.approx(1)
+
+
+def test_a_baseline_takes_no_features() -> None:
+    with pytest.raises(SettingsError, match="features are for SNM"):
+        Settings(model="kn", features="snm5-skip")
+    with pytest.raises(SettingsError, match="not known"):
+        Settings(model="lstm")
+
+
+@pytest.fixture(scope="module", params=["kn", "katz", "sbo"])
+def baseline(request: pytest.FixtureRequest, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> RowModel:
+    settings = Settings(model=request.param, order=3, threads=1)
+    return train(corpus_file, tmp_path_factory.mktemp(request.param) / "m", settings)
+
+
+class TestBaselines(LanguageModelTests):
+    @pytest.fixture
+    def model(self, baseline: RowModel) -> RowModel:
+        return baseline
+
+    def test_it_opens_again(self, model: RowModel) -> None:
+        assert snm.load(model.path).score("the cat") == model.score("the cat")
+
+    def test_it_is_verified(self, model: RowModel) -> None:
+        from snm.evaluation import verify
+
+        assert verify(model.path, contexts=30).worst < 1e-6
+
+    def test_it_is_no_sum_to_explain(self, model: RowModel) -> None:
+        with pytest.raises(SettingsError, match="explained"):
+            model.explain("the cat")
+
+
+def test_kneser_ney_has_kenlms_perplexity(tmp_path: Path) -> None:
+    """lmplz -o 5 on the same text: 239.98 and 224.81."""
+    folder = shared_data("wikitext-2")
+    model = train(folder / "train.txt.xz", tmp_path / "m", Settings(model="kn"))
+    from snm.corpus import encode_files
+    from snm.evaluation import perplexity
+
+    for part, expected in (("valid", 239.98), ("test", 224.81)):
+        found = perplexity(model, encode_files(folder / f"{part}.txt.xz", model.vocabulary), 2).ppl
+        assert found == pytest.approx(expected, abs=0.005)
