@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from snm.features import FeatureSpec as FeatureSpec
     from snm.features import feature_family as feature_family
     from snm.metafeatures import MetafeatureSet as MetafeatureSet
+    from snm.mixing import mix as mix
     from snm.model import LanguageModel as LanguageModel
     from snm.model import SnmModel as SnmModel
     from snm.model import load as load
@@ -37,6 +38,7 @@ _HOME = {
     "TrainingSettings": "training",
     "feature_family": "features",
     "load": "model",
+    "mix": "mixing",
     "train": "pipeline",
 }
 __all__ = [*_HOME, "__version__"]

@@ -22,7 +22,7 @@ from snm.errors import SnmError
 
 if TYPE_CHECKING:
     from snm.evaluation import PerplexityReport
-    from snm.model import RowModel
+    from snm.model import LanguageModel
 
 Command = Callable[..., Any]
 
@@ -142,7 +142,7 @@ def _notify(quiet: bool) -> Callable[[str], None]:
     return (lambda message: None) if quiet else (lambda message: click.echo(message, err=True))
 
 
-def _load(path: str) -> RowModel:
+def _load(path: str) -> LanguageModel:
     import snm
 
     return snm.load(path)
@@ -327,7 +327,7 @@ def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None
         sys.stdout.flush()
 
 
-def _score_line(model: RowModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
+def _score_line(model: LanguageModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
     from snm.model import total_score
 
     known = [model.vocabulary.id_of(word) != model.vocabulary.unknown for word, _ in words[:-1]] + [True]
@@ -421,29 +421,63 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         _print_json(m)
         return
+    rows = [*(_mixture_rows(m) if m["kind"] == "mixture" else _model_rows(m)), ("size", _size_text(m))]
+    rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
+    for name, value in rows:
+        click.echo(f"{name:<13} {value}")
+
+
+def _size_text(m: dict[str, Any]) -> str:
     size = sum(entry["bytes"] for entry in m["files"].values())
+    return f"{size:,} bytes, {size / m['links']:.1f} a link"
+
+
+def _mixture_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
+    parts = zip(m["members"], m["weights"], m["dev_perplexities"], strict=True)
+    rows = [(name, f"weight {w:.4f}, held-out perplexity alone {ppl:.2f}") for name, w, ppl in parts]
+    return [*rows, ("mixed", f"held-out perplexity {m['dev_perplexity']:.2f}")]
+
+
+def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     text = m["text"]
     rows = [
         ("features", m["features"]),
         ("vocabulary", f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"),
         ("rows", f"{m['rows']:,} features"),
         ("links", f"{m['links']:,} feature-target pairs"),
-        ("size", f"{size:,} bytes, {size / m['links']:.1f} a link"),
         ("hash", f"{m['hash_bits']} bits; {m['expected_collisions']:.2g} features expected to share a key"),
-        (
-            "trained on",
-            f"{text['tokens']:,} tokens in {text['sentences']:,} sentences, {text['oov']:,} out of vocabulary",
-        ),
-        ("written by", f"{m['written_by']}, format {m['version']}"),
+        ("trained on", f"{text['tokens']:,} tokens, {text['sentences']:,} sentences, {text['oov']:,} OOVs"),
     ]
-    if "training" in m:
-        t = m["training"]
-        rows.append(("loss", f"{t['loss']}, {t['optimiser']} at {t['rate']}, kept pass {t['best_pass']}"))
-        rows.append(("metafeatures", f"{len(t['metafeatures'].split(','))} conjunctions, {t['slots']:,} slots"))
-    else:
-        rows.append(("estimation", ", ".join(f"{name} {value}" for name, value in m["estimation"].items())))
-    for name, value in rows:
-        click.echo(f"{name:<13} {value}")
+    if "estimation" in m:
+        return [*rows, ("estimation", ", ".join(f"{name} {value}" for name, value in m["estimation"].items()))]
+    t = m["training"]
+    rows.append(("loss", f"{t['loss']}, {t['optimiser']} at {t['rate']}, kept pass {t['best_pass']}"))
+    rows.append(("metafeatures", f"{len(t['metafeatures'].split(','))} conjunctions, {t['slots']:,} slots"))
+    return rows
+
+
+@main.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--dev", multiple=True, required=True, help="Held-out text to find the weights on.")
+@click.option("-o", "--output", required=True, help="Folder of the mixture to write.")
+@threads_option
+@click.option("--force", is_flag=True, help="Overwrite a model of that name.")
+@import_option
+@json_option
+def mix(
+    models: tuple[str, ...], dev: tuple[str, ...], output: str, threads: int | None, force: bool, as_json: bool
+) -> None:
+    """Mix two or more MODELs linearly, with the weights that are best on held-out text.
+
+    The mixture is a model like any other. All members must have the same words.
+    """
+    from snm.mixing import mix as run
+
+    made = run(models, dev, output, force, _threads(threads), _notify(as_json))
+    if as_json:
+        m = made.manifest
+        _print_json({"model": output, "weights": m["weights"], "dev_perplexity": m["dev_perplexity"],
+                     "dev_perplexities": m["dev_perplexities"]})  # fmt: skip
 
 
 @main.command()

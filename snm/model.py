@@ -52,6 +52,7 @@ class LanguageModel(ABC):
 
     vocabulary: Vocabulary
     manifest: dict[str, Any]
+    path: Path
 
     @abstractmethod
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -60,6 +61,10 @@ class LanguageModel(ABC):
     @abstractmethod
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """P(w | context) for every word; `context` begins with `<S>`. (vocabulary,) float64"""
+
+    @abstractmethod
+    def faults(self) -> Iterator[tuple[bool, str]]:
+        """(whether it is wrong, what is wrong) of everything that can be checked without a text."""
 
     def score(self, sentence: str) -> float:
         """log10 of the sentence's probability, its end included."""
@@ -219,7 +224,6 @@ class RowModel(LanguageModel):
         return self.targets[links], self.link_values[links]
 
     def faults(self) -> Iterator[tuple[bool, str]]:
-        """(whether it is wrong, what is wrong) of everything that look-ups rely on."""
         features, offsets, targets = self.index.features, self.offsets, self.targets
         yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
         disorder = offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()
@@ -297,14 +301,18 @@ class SnmModel(RowModel):
         return f"[{' '.join([*words[end - slot.r : end], skip, *adjacent])}]"
 
 
-_KINDS = {"snm": "snm.model:SnmModel", "backoff": "snm.baselines.backoff:BackoffModel"}
+_KINDS = {
+    "snm": "snm.model:SnmModel",
+    "backoff": "snm.baselines.backoff:BackoffModel",
+    "mixture": "snm.mixing:MixtureModel",
+}
 
 
-def load(path: str | Path) -> RowModel:
+def load(path: str | Path) -> LanguageModel:
     """Open a model folder. The arrays are mapped, not read: it takes milliseconds whatever their size."""
     kind = storage.read_manifest(Path(path)).get("kind")
     if kind not in _KINDS:
         raise FormatError(f"{path}: a model of kind {kind!r}; this program knows {', '.join(_KINDS)}")
     module, _, name = _KINDS[kind].partition(":")
-    made: RowModel = getattr(import_module(module), name)(path)
+    made: LanguageModel = getattr(import_module(module), name)(path)
     return made

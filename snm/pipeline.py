@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def train(
             run.build()
         else:
             run.smooth()
-    return load(output)
+    return cast(RowModel, load(output))
 
 
 class _Run:

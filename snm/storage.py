@@ -106,11 +106,14 @@ class ModelWriter:
         """Sync everything, write the manifest, and give the folder its name."""
         for array in self._arrays.values():
             array.close()
-        files = sorted(p for p in self.folder.iterdir() if p.is_file())
+        files = sorted(p for p in self.folder.rglob("*") if p.is_file())
         entries: dict[str, Any] = {}
 
         def describe(path: Path) -> None:
-            entries[path.name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+            entries[path.relative_to(self.folder).as_posix()] = {
+                "bytes": path.stat().st_size,
+                "sha256": file_sha256(path),
+            }
             _sync(path)
 
         parallel.run(describe, files, threads)

@@ -122,15 +122,15 @@ class LanguageModelTests:
 
 class TestSnm(LanguageModelTests):
     @pytest.fixture
-    def model(self, model_path: Path) -> RowModel:
+    def model(self, model_path: Path) -> LanguageModel:
         return snm.load(model_path)
 
-    def test_training_pays(self, model: RowModel, corpus_file: Path, tmp_path: Path) -> None:
+    def test_training_pays(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
         text = encode_files([corpus_file], model.vocabulary)
         unigram = train([corpus_file], tmp_path / "m", Settings(features="ngram(0)", threads=1))
         assert perplexity(model, text).ppl < 0.5 * perplexity(unigram, text).ppl
 
-    def test_explanations_add_up(self, model: RowModel) -> None:
+    def test_explanations_add_up(self, model: LanguageModel) -> None:
         explained = model.explain(self.SENTENCE)
         scored = model.score_words([self.SENTENCE])[0]
         for explanation, (word, logarithm) in zip(explained, scored, strict=True):
@@ -141,11 +141,11 @@ class TestSnm(LanguageModelTests):
         features = [part.feature for part in explained[2].parts]
         assert set(features) >= {"[]", "[cat]", "[the cat]", "[<S> the cat]", "[the skip-1]", "[the skip-*]"}
 
-    def test_nothing_to_explain(self, model: RowModel) -> None:
+    def test_nothing_to_explain(self, model: LanguageModel) -> None:
         with pytest.raises(InputError, match="nothing to explain"):
             model.explain("  ")
 
-    def test_verify(self, model: RowModel) -> None:
+    def test_verify(self, model: LanguageModel) -> None:
         assert verify(model.path, contexts=50).worst < 1e-6
 
 

@@ -1,0 +1,139 @@
+"""Mixtures: the best weights there are, behind the same protocol."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import snm
+from snm.corpus import encode_files
+from snm.errors import InputError, SettingsError
+from snm.evaluation import perplexity, verify
+from snm.mixing import MixtureModel, find_weights, mix
+from snm.model import RowModel
+from snm.pipeline import Settings, train
+from tests.test_cli import fails, ok
+from tests.test_model import LanguageModelTests
+
+
+@pytest.fixture(scope="module")
+def members(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> list[RowModel]:
+    folder = tmp_path_factory.mktemp("members")
+    kinds = {"kn": {"model": "kn", "order": 2}, "snm": {"order": 3}, "sbo": {"model": "sbo", "order": 3}}
+    return [
+        train(corpus_file, folder / name, Settings(threads=1, **how))  # type: ignore[arg-type]
+        for name, how in kinds.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dev") / "dev.txt"
+    path.write_text("the cat eats cake\na dog sees a purple fish\nthe old man likes the cat\nfish sees fish\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def mixture(members: list[RowModel], dev: Path, tmp_path_factory: pytest.TempPathFactory) -> MixtureModel:
+    return mix([m.path for m in members], dev, tmp_path_factory.mktemp("mixture") / "m")
+
+
+class TestMixture(LanguageModelTests):
+    @pytest.fixture
+    def model(self, mixture: MixtureModel) -> MixtureModel:
+        return mixture
+
+    def test_it_opens_again_and_is_verified(self, model: MixtureModel) -> None:
+        assert snm.load(model.path).score("the cat") == model.score("the cat")
+        assert verify(model.path, contexts=30).worst < 1e-6
+
+
+def test_no_grid_search_beats_em(members: list[RowModel], dev: Path) -> None:
+    tokens = encode_files(dev, members[0].vocabulary).tokens
+    p = np.array([m.probabilities(tokens)[tokens != 0] for m in members])
+    best = np.log(find_weights(p) @ p).mean()
+    grid = [w for w in product(np.linspace(0, 1, 51), repeat=3) if abs(sum(w) - 1) < 1e-9]
+    assert len(grid) > 1000
+    assert best >= max(np.log(np.maximum(np.array(w) @ p, 1e-300)).mean() for w in grid) - 1e-9
+
+
+def test_a_mixture_is_never_worse_than_its_best_member(
+    members: list[RowModel], mixture: MixtureModel, dev: Path
+) -> None:
+    text = encode_files(dev, mixture.vocabulary)
+    alone = [perplexity(member, text).ppl for member in members]
+    mixed = perplexity(mixture, text).ppl
+    assert mixed <= min(alone) + 1e-9
+    assert mixture.manifest["dev_perplexity"] == pytest.approx(mixed)
+    assert mixture.manifest["dev_perplexities"] == pytest.approx(alone)
+    assert sum(mixture.weights) == pytest.approx(1)
+
+
+def test_a_useless_member_gets_no_weight() -> None:
+    p = np.array([[0.5, 0.4, 0.3], [0.05, 0.04, 0.03]])
+    assert find_weights(p) == pytest.approx([1, 0], abs=1e-3)
+
+
+def test_members_outlive_their_folders(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+    """The mixture holds what it needs."""
+    import shutil
+
+    copies = [Path(shutil.copytree(m.path, tmp_path / str(i))) for i, m in enumerate(members[:2])]
+    mixed = mix(copies, dev, tmp_path / "m")
+    expected = mixed.score("the cat")
+    for copy in copies:
+        shutil.rmtree(copy)
+    assert snm.load(tmp_path / "m").score("the cat") == expected
+
+
+def test_mixtures_can_be_mixed(mixture: MixtureModel, members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+    again = mix([mixture.path, members[0].path], dev, tmp_path / "m")
+    assert again.distribution(again.context("the")).sum() == pytest.approx(1)
+
+
+def test_the_same_words_in_another_order_are_mapped(corpus_file: Path, dev: Path, tmp_path: Path) -> None:
+    first = train(corpus_file, tmp_path / "a", Settings(threads=1, order=2))
+    words = tmp_path / "words"
+    words.write_text("\n".join(reversed(first.vocabulary.words[3:])))
+    second = train(corpus_file, tmp_path / "b", Settings(threads=1, order=2, vocabulary=words, model="kn"))
+    assert first.vocabulary.words != second.vocabulary.words
+    mixed = mix([first.path, second.path], dev, tmp_path / "m")
+    context = "the cat"
+    expected = sum(
+        w * dict(m.next_words(context, 100))["sees"] for w, m in zip(mixed.weights, (first, second), strict=True)
+    )
+    assert dict(mixed.next_words(context, 100))["sees"] == pytest.approx(expected)
+
+
+def test_other_words_are_refused(corpus_file: Path, members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+    small = train(corpus_file, tmp_path / "small", Settings(threads=1, max_words=4))
+    closed = train(corpus_file, tmp_path / "closed", Settings(threads=1, closed=True))
+    for other in (small, closed):
+        with pytest.raises(SettingsError, match="different vocabularies"):
+            mix([members[0].path, other.path], dev, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_one_model_or_no_text_is_refused(members: list[RowModel], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    with pytest.raises(SettingsError, match="two models"):
+        mix([members[0].path], empty, tmp_path / "m")
+    with pytest.raises(InputError, match="no words"):
+        mix([m.path for m in members], empty, tmp_path / "m")
+
+
+def test_the_command(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+    paths = [m.path for m in members]
+    report = json.loads(ok("mix", *paths, "--dev", dev, "-o", tmp_path / "m", "--json"))
+    assert sum(report["weights"]) == pytest.approx(1)
+    assert "weight" in ok("info", tmp_path / "m")
+    assert "perplexity" in ok("ppl", tmp_path / "m", dev)
+    assert "away from 1" in ok("verify", tmp_path / "m", dev, "--contexts", "20")
+    assert ok("next", tmp_path / "m", "the")
+    assert "exists already" in fails("mix", *paths, "--dev", dev, "-o", tmp_path / "m")
+    assert "explained" in fails("explain", tmp_path / "m", "the cat")
