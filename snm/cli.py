@@ -427,6 +427,32 @@ def info(path: str, as_json: bool) -> None:
         click.echo(f"{name:<13} {value}")
 
 
+@main.command()
+@model_argument
+@click.argument("file", default="-", type=click.File("w", encoding="utf-8", atomic=True))
+@import_option
+def export(path: str, file: Any) -> None:
+    """Write a backoff MODEL (kn, katz, sbo) as an ARPA FILE (default: standard output)."""
+    from snm.arpa import require_backoff, write_arpa
+
+    model = require_backoff(_load(path), path)
+    with _bar("exporting", len(model.targets) + 1) as bar:
+        write_arpa(model, file, bar)
+
+
+@main.command(name="import")
+@click.argument("file")
+@click.option("-o", "--output", required=True, help="Folder of the model to write.")
+@click.option("--force", is_flag=True, help="Overwrite a model of that name.")
+def import_arpa(file: str, output: str, force: bool) -> None:
+    """Turn an ARPA FILE (plain or compressed) of any toolkit into a model."""
+    from snm.arpa import read_arpa
+
+    with _bar("importing", 0) as bar:
+        model = read_arpa(file, output, force, bar)
+    _notify(False)(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
+
+
 def _size_text(m: dict[str, Any]) -> str:
     size = sum(entry["bytes"] for entry in m["files"].values())
     return f"{size:,} bytes, {size / m['links']:.1f} a link"

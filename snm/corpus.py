@@ -66,7 +66,7 @@ def names(sources: Sources) -> str:
 
 
 @contextmanager
-def _open(name: str) -> Iterator[IO[bytes]]:
+def open_text(name: str) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed by what its first bytes say."""
     if name == STDIN:
         yield sys.stdin.buffer
@@ -147,7 +147,7 @@ def read_blocks(files: Sequence[str]) -> Iterator[bytes]:
 def _file_blocks(name: str, eager: bool = False) -> Iterator[bytes]:
     """`eager` does not wait for a whole block: what a pipe has to give is passed on at once."""
     line, parts, first = 1, [], True
-    with _open(name) as stream:
+    with open_text(name) as stream:
         read = stream.read1 if eager else stream.read  # type: ignore[attr-defined]
         while True:
             try:

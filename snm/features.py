@@ -33,6 +33,7 @@ DEFAULT_CAP = 20  # where the skip length of `*` ends
 MAX_WORDS = 32  # most remote or adjacent words of one feature
 MAX_SPAN = 1000  # most words between the farthest word of a feature and its target
 MAX_SLOTS = 1024
+STEP, REMOTE = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F  # multipliers of the hash, see snm.kernels.hashing
 
 PRESETS: dict[str, str] = {
     **{f"snm{n}": f"ngram(0..{n - 1})" for n in range(2, 11)},
@@ -428,6 +429,20 @@ class Extractor:
         )  # fmt: skip
         for family, function, index in self._families:
             self._family_keys(family, function, index, block, position, first, keys)
+        return keys
+
+    def context_keys(self, contexts: np.ndarray) -> np.ndarray:
+        """Keys of plain n-gram contexts, given as word ids from left to right. (n, words) to (n,)"""
+        length = contexts.shape[1]
+        if length == 0:
+            return np.ones(len(contexts), np.uint64)
+        chain = np.zeros(len(contexts), np.uint64)
+        for j in reversed(range(length)):
+            chain = (chain ^ _mix64_array(contexts[:, j].astype(np.uint64) + np.uint64(1))) * np.uint64(STEP)
+            chain ^= chain >> np.uint64(32)
+        type_index = self.spec.types.index(FeatureType(0, 0, length))
+        mixed = _mix64_array(chain * np.uint64(REMOTE) ^ np.uint64(self.spec.types[type_index].salt))
+        keys: np.ndarray = (mixed & np.uint64(self.layout.hash_mask)) | np.uint64(self._tag(type_index))
         return keys
 
     def _family_keys(

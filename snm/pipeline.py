@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from snm import corpus
+from snm import corpus, storage
 from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
@@ -324,27 +324,10 @@ class _Run:
         self.writer.drop("totals")
         self.writer.array("index", index.places.dtype.str).append(index.places)
         self.vocabulary.write(self.writer.folder / VOCABULARY)
-        self.writer.finish({**self._manifest(kind, index), **how}, self.settings.threads)
-
-    def _manifest(self, kind: str, index: RowIndex) -> dict[str, Any]:
-        from snm import __version__
-
-        layout = self.extractor.layout
-        return {
-            "kind": kind,
-            "written_by": f"snm {__version__}",
-            "features": self.spec.text,
-            "layout": asdict(layout),
-            "hash_bits": layout.hash_bits,
-            "index": {"low": int(index.low), "shift": int(index.shift)},
-            "vocabulary": {"words": len(self.vocabulary), "closed": self.vocabulary.closed},
-            "families": self.extractor.family_digests(),
-            "rows": self.n_rows,
-            "links": self.n_links,
-            "rows_by_type": {str(t): int(n) for t, n in zip(self.spec.types, self.rows_by_type, strict=True)},
-            "expected_collisions": layout.expected_collisions(self.rows_by_type),
-            "text": self.figures,
-        }
+        manifest = storage.describe(
+            self.extractor, index, self.rows_by_type, self.n_links, kind, {"text": self.figures, **how}
+        )
+        self.writer.finish(manifest, self.settings.threads)
 
     def _training(self) -> dict[str, Any]:
         """The settings and figures of the adjustment function's training."""

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import tempfile
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -21,6 +22,8 @@ import numpy as np
 
 from snm import parallel
 from snm.errors import FormatError, SettingsError
+from snm.features import Extractor
+from snm.rows import RowIndex
 
 FORMAT = "snm-model"
 VERSION = 1
@@ -174,6 +177,30 @@ def open_array(path: Path) -> np.ndarray:
         return np.asarray(np.load(path, mmap_mode="c" if path.stat().st_size > 128 else None))
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: not a readable array ({error}); rebuild the model") from error
+
+
+def describe(
+    extractor: Extractor, index: RowIndex, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
+) -> dict[str, Any]:
+    """The manifest of a model of rows; `how` says how it was made."""
+    from snm import __version__
+
+    layout, spec, vocabulary = extractor.layout, extractor.spec, extractor.vocabulary
+    return {
+        "kind": kind,
+        "written_by": f"snm {__version__}",
+        "features": spec.text,
+        "layout": asdict(layout),
+        "hash_bits": layout.hash_bits,
+        "index": {"low": int(index.low), "shift": int(index.shift)},
+        "vocabulary": {"words": len(vocabulary), "closed": vocabulary.closed},
+        "families": extractor.family_digests(),
+        "rows": int(rows_by_type.sum()),
+        "links": links,
+        "rows_by_type": {str(t): int(n) for t, n in zip(spec.types, rows_by_type, strict=True)},
+        "expected_collisions": layout.expected_collisions(rows_by_type),
+        **how,
+    }
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -73,6 +73,19 @@ class BackoffModel(RowModel):
 
         backoff.score(keys, words, self.index, self.offsets, self.targets, self.link_values, self.row_values, out)
 
+    def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Targets and probabilities of a row's links."""
+        return self._row(row)
+
+    def rows_of(self, contexts: np.ndarray) -> np.ndarray:
+        """Row of every context, given as word ids from left to right, -1 where there is none. (n, words) to (n,)"""
+        from snm.kernels import lookup
+
+        rows = np.empty((len(contexts), 1), np.int64)
+        lookup.find_rows(self.extractor.context_keys(contexts)[None, :], self.index, rows)
+        found: np.ndarray = rows[:, 0]
+        return found
+
     def distribution(self, context: np.ndarray) -> np.ndarray:
         p = np.zeros(len(self.vocabulary), np.float64)
         for row in self._rows(context):

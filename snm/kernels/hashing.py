@@ -7,12 +7,14 @@ All arithmetic is in uint64: a single int64 in an expression would turn it into 
 import numpy as np
 from numba import njit
 
+from snm import features
+
 # Helpers are put into their callers by LLVM, without Numba's reference counts on their arguments: an array
 # handed to a plain njit function costs two atomic operations, which made training three times slower.
 helper = njit(nogil=True, _nrt=False, forceinline=True, cache=True)
 
-STEP = np.uint64(0x9E3779B97F4A7C15)  # multiplier of one more word in a chain
-REMOTE = np.uint64(0xC2B2AE3D27D4EB4F)  # multiplier that tells the remote words from the adjacent
+STEP = np.uint64(features.STEP)  # multiplier of one more word in a chain
+REMOTE = np.uint64(features.REMOTE)  # multiplier that tells the remote words from the adjacent
 FEATURE_SALT = np.uint64(0xD6E8FEB86659FD93)
 TARGET_SALT = np.uint64(0xA0761D6478BD642F)
 

@@ -1,0 +1,133 @@
+"""ARPA files: out and in again, and files of other toolkits."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from snm.arpa import levels, read_arpa, write_arpa
+from snm.baselines import reference
+from snm.baselines.backoff import BackoffModel
+from snm.corpus import encode_files
+from snm.errors import FormatError
+from snm.evaluation import perplexity, verify
+from snm.pipeline import Settings, train
+from snm.reference import to_sentences
+from tests.test_cli import fails, ok
+
+
+@pytest.fixture(scope="module", params=["kn", "katz", "sbo"])
+def model(request: pytest.FixtureRequest, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> BackoffModel:
+    path = tmp_path_factory.mktemp("arpa") / "m"
+    train(corpus_file, path, Settings(model=request.param, order=4, threads=1))
+    return BackoffModel(path)
+
+
+def text_of(model: BackoffModel) -> str:
+    stream = io.StringIO()
+    write_arpa(model, stream)
+    return stream.getvalue()
+
+
+def test_all_ngrams_of_the_text_are_found(model: BackoffModel, corpus_file: Path) -> None:
+    sentences = to_sentences(encode_files(corpus_file, model.vocabulary).tokens)
+    counts = reference.count_ngrams(sentences, 4)
+    for level, expected in zip(levels(model), counts, strict=True):
+        found = {tuple(words) for words in level.words.tolist()}
+        assert len(found) == len(level.words)
+        if level.words.shape[1] > 1:
+            assert found == set(expected)
+
+
+def test_the_head_counts_what_follows(model: BackoffModel) -> None:
+    text = text_of(model)
+    head, *sections = text.split("\n\n")
+    said = [int(line.partition("=")[2]) for line in head.split("\n")[1:]]
+    assert said == [len(section.split("\n")) - 1 for section in sections[:4]]
+    assert text.endswith("\\end\\\n")
+
+
+def test_out_and_in_again(model: BackoffModel, corpus_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.arpa.gz"
+    path.write_bytes(gzip.compress(text_of(model).encode()))
+    again = read_arpa(path, tmp_path / "m")
+    assert verify(again.path, contexts=30).worst < 1e-5
+    sentence = "the cat sees a purple fish eats fish"
+    assert again.score(sentence) == pytest.approx(model.score(sentence), abs=1e-5)
+    text = encode_files(corpus_file, model.vocabulary)
+    other = encode_files(corpus_file, again.vocabulary)
+    assert perplexity(again, other).ppl == pytest.approx(perplexity(model, text).ppl, rel=1e-6)
+
+
+GOLDEN = """
+\\data\\
+ngram 1=5
+ngram 2=3
+
+\\1-grams:
+-99\t<s>\t-0.30103
+-0.69897\t</s>
+-0.69897\t<unk>
+-0.522879\tcat\t-0.2218487
+-0.522879\tdog\t-0.1
+
+\\2-grams:
+-0.30103\t<s> cat
+-0.39794\tcat dog
+-0.1\tdog </s>
+
+\\end\\
+"""
+
+
+def test_a_file_of_another_toolkit(tmp_path: Path) -> None:
+    path = tmp_path / "golden.arpa"
+    path.write_text(GOLDEN)
+    model = read_arpa(path, tmp_path / "m")
+    assert model.vocabulary.words == ("<S>", "</S>", "<UNK>", "cat", "dog")
+    words = dict(model.score_words(["cat dog bird"])[0])
+    assert words["cat"] == pytest.approx(-0.30103, abs=1e-5)
+    assert words["dog"] == pytest.approx(-0.39794, abs=1e-5)
+    assert words["bird"] == pytest.approx(-0.1 - 0.69897, abs=1e-5), "the backoff of dog, and <unk>"
+    assert words["</S>"] == pytest.approx(-0.69897, abs=1e-5)
+    assert model.score("cat cat") == pytest.approx(-0.30103 - 0.2218487 - 0.522879 - 0.2218487 - 0.69897, abs=1e-5)
+
+
+def test_without_unk_the_vocabulary_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "closed.arpa"
+    path.write_text(GOLDEN.replace("1=5", "1=4").replace("-0.69897\t<unk>\n", ""))
+    model = read_arpa(path, tmp_path / "m")
+    assert model.vocabulary.closed
+    assert np.isnan(dict(model.score_words(["bird"])[0])["bird"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("\\data\\", "hello", "is no ARPA file"),
+        ("ngram 2=3", "ngram 2=4", "3 2-grams; its head says 4"),
+        ("ngram 2=3", "ngram 2=2", "expected 2 n-grams"),
+        ("\\2-grams:", "\\3-grams:", "expected \\\\2-grams:"),
+        ("<s> cat", "<s> bird", "a word or number that is none"),
+        ("-0.39794", "x", "a word or number that is none"),
+    ],
+)
+def test_a_damaged_file(tmp_path: Path, old: str, new: str, what: str) -> None:
+    path = tmp_path / "bad.arpa"
+    path.write_text(GOLDEN.replace(old, new, 1))
+    with pytest.raises(FormatError, match=what):
+        read_arpa(path, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_commands(model: BackoffModel, model_path: Path, tmp_path: Path) -> None:
+    ok("export", model.path, tmp_path / "a.arpa")
+    assert (tmp_path / "a.arpa").read_text() == text_of(model) == ok("export", model.path)
+    ok("import", tmp_path / "a.arpa", "-o", tmp_path / "m")
+    assert "estimation" in ok("info", tmp_path / "m")
+    assert "no backoff model" in fails("export", model_path, tmp_path / "b.arpa")
+    assert "cannot read" in fails("import", tmp_path / "nowhere", "-o", tmp_path / "n")
