@@ -493,7 +493,7 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
 def mix(
     models: tuple[str, ...], dev: tuple[str, ...], output: str, threads: int | None, force: bool, as_json: bool
 ) -> None:
-    """Mix two or more MODELs linearly, with the weights that are best on held-out text.
+    """Mix two or more MODELs, or ARPA files, linearly, with the weights that are best on held-out text.
 
     The mixture is a model like any other. All members must have the same words.
     """

@@ -84,13 +84,25 @@ def mix(
     paths: Sequence[str | Path], dev: Sources, output: str | Path, overwrite: bool = False, threads: int = 1,
     notify: Callable[[str], None] = lambda message: None,
 ) -> MixtureModel:  # fmt: skip
-    """Mix models with the weights that are best on held-out text, and write the mixture to `output`.
+    """Mix models, or ARPA files, with the weights that are best on held-out text, and write the mixture to `output`.
 
     The mixture holds its members: links to their files where the disk allows it, copies elsewhere.
     """
     if len(paths) < 2:
         raise SettingsError("a mixture needs two models or more")
-    models = [load(path) for path in paths]
+    with storage.ModelWriter(output, overwrite) as writer:
+        folders = [f"member{i}" for i in range(len(paths))]
+        models = [_take_in(Path(path), writer.folder / folder) for path, folder in zip(paths, folders, strict=True)]
+        weights, alone, mixed = _weigh(models, dev, threads)
+        for path, weight, ppl in zip(paths, weights, alone, strict=True):
+            notify(f"{weight:.4f}  {path} (perplexity alone {ppl:.2f})")
+        notify(f"held-out perplexity {mixed:.2f}")
+        writer.finish(_manifest(models, folders, weights, alone.tolist(), mixed), threads)
+    return MixtureModel(output)
+
+
+def _weigh(models: list[LanguageModel], dev: Sources, threads: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """The best weights, every member's perplexity alone, and the mixture's."""
     vocabulary = models[0].vocabulary
     ids = [ids_in(model.vocabulary, vocabulary) for model in models]
     text = encode_files(dev, vocabulary)
@@ -99,17 +111,7 @@ def mix(
         raise InputError(f"{names(dev)}: no words; expected held-out text, one sentence a line")
     p = np.array([m.probabilities(i[text.tokens], threads)[events] for m, i in zip(models, ids, strict=True)])
     weights = find_weights(p)
-    alone = np.exp(-np.log(p).mean(axis=1))
-    for path, weight, ppl in zip(paths, weights, alone, strict=True):
-        notify(f"{weight:.4f}  {path} (perplexity alone {ppl:.2f})")
-    mixed = float(np.exp(-np.log(weights @ p).mean()))
-    notify(f"held-out perplexity {mixed:.2f}")
-    with storage.ModelWriter(output, overwrite) as writer:
-        folders = [f"member{i}" for i in range(len(paths))]
-        for folder, path in zip(folders, paths, strict=True):
-            _link_folder(Path(path), writer.folder / folder)
-        writer.finish(_manifest(models, folders, weights, alone.tolist(), mixed), threads)
-    return MixtureModel(output)
+    return weights, np.exp(-np.log(p).mean(axis=1)), float(np.exp(-np.log(weights @ p).mean()))
 
 
 def _manifest(
@@ -130,7 +132,14 @@ def _manifest(
     }
 
 
-def _link_folder(source: Path, target: Path) -> None:
+def _take_in(source: Path, target: Path) -> LanguageModel:
+    """A model's folder linked, or an ARPA file imported, into the folder `target`."""
+    if source.is_file():
+        from snm.arpa import read_arpa
+
+        return read_arpa(source, target)
+    load(source)  # before anything of it is linked
+
     def link(a: str, b: str) -> None:
         try:
             os.link(a, b)
@@ -138,3 +147,4 @@ def _link_folder(source: Path, target: Path) -> None:
             shutil.copy2(a, b)
 
     shutil.copytree(source, target, copy_function=link)
+    return load(target)

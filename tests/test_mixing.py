@@ -95,6 +95,14 @@ def test_mixtures_can_be_mixed(mixture: MixtureModel, members: list[RowModel], d
     assert again.distribution(again.context("the")).sum() == pytest.approx(1)
 
 
+def test_an_arpa_file_is_a_member(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+    ok("export", members[0].path, tmp_path / "kn.arpa")
+    mixed = mix([tmp_path / "kn.arpa", members[1].path], dev, tmp_path / "m")
+    same = mix([members[0].path, members[1].path], dev, tmp_path / "n")
+    assert mixed.weights == pytest.approx(same.weights, abs=1e-4)
+    assert mixed.score("the cat sees") == pytest.approx(same.score("the cat sees"), abs=1e-4)
+
+
 def test_the_same_words_in_another_order_are_mapped(corpus_file: Path, dev: Path, tmp_path: Path) -> None:
     first = train(corpus_file, tmp_path / "a", Settings(threads=1, order=2))
     words = tmp_path / "words"
