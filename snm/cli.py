@@ -258,12 +258,37 @@ PLAIN_SETTINGS = (
 )  # fmt: skip
 
 
+SNM_OPTIONS = (
+    "preset", "features", "dev", "loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots",
+    "metafeatures", "feature_buckets", "link_buckets", "merge",
+)  # fmt: skip
+
+
+def _refuse_idle_options(model: str) -> None:
+    """An option that would do nothing is a misunderstanding."""
+    context = click.get_current_context()
+    given = {
+        name for name in context.params
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+    }  # fmt: skip
+    idle = set() if model == "snm" else given & set(SNM_OPTIONS)
+    idle |= given & {"discounts"} if model != "kn" else set()
+    idle |= given & {"order"} if given & {"preset", "features"} else set()
+    idle |= given & {"min_count"} if "vocab" in given else set()
+    if idle:
+        options = ", ".join("--" + name.replace("_", "-") for name in sorted(idle))
+        raise click.UsageError(
+            f"{options} would do nothing here, with --model {model} and the other options; leave it out"
+        )
+
+
 def _settings(options: dict[str, Any]) -> Any:
     from snm.features import PRESETS
     from snm.metafeatures import MetafeatureSet
     from snm.pipeline import Settings
     from snm.training import TrainingSettings
 
+    _refuse_idle_options(options["model"])
     preset, features = options["preset"], options["features"]
     if preset is not None and features is not None:
         raise click.UsageError("--preset and --features exclude each other; give one of them")

@@ -101,6 +101,8 @@ def train(
     """
     settings = settings or Settings()
     spec = FeatureSpec(settings.specification)
+    if dev and settings.model != "snm":
+        raise SettingsError(f"held-out text is for SNM; a model of kind {settings.model!r} has no use for it")
     with ModelWriter(output, overwrite) as writer:
         run = _Run(settings, spec, writer, progress, notify)
         run.read(sources, dev)

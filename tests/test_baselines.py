@@ -96,6 +96,11 @@ def test_the_smallest_texts(text: str, name: str, tmp_path: Path) -> None:
     assert model.distribution(model.context("a")).sum() == pytest.approx(1)
 
 
+def test_a_baseline_takes_no_held_out_text(corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no use for it"):
+        train(corpus_file, tmp_path / "m", Settings(model="kn"), dev=corpus_file)
+
+
 def test_a_baseline_takes_no_features() -> None:
     with pytest.raises(SettingsError, match="features are for SNM"):
         Settings(model="kn", features="snm5-skip")
