@@ -213,7 +213,13 @@ def _print_perplexity(report: PerplexityReport) -> None:
               help="log2 buckets of a link count.")  # fmt: skip
 @click.option("--merge/--no-merge", default=True, show_default=True,
               help="One look-up for metafeatures that coincide.")  # fmt: skip
-@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory to stay inside while counting.")
+@click.option(
+    "--memory",
+    type=Size(),
+    default="4G",
+    show_default=True,
+    help="Memory for counting; files mapped from disk come on top.",
+)
 @click.option("--partitions", type=Number(1), help="Partitions of the counts.  [default: what the memory needs]")
 @threads_option
 @click.option("--seed", type=Number(0), default=1, show_default=True,
