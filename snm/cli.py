@@ -564,6 +564,49 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
 
 
 @main.command()
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+@click.option(
+    "--corpus", required=True, help="Folder with train, valid and test text (train.txt, plain or compressed)."
+)
+@click.option("-o", "--output", required=True, help="Folder for the results; a run that was stopped goes on there.")
+@click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
+@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for counting.")
+@threads_option
+@json_option
+def reproduce(
+    tables: tuple[str, ...],
+    corpus: str,
+    output: str,
+    keep_models: bool,
+    memory: int,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """The paper's tables on a corpus: table1, table2, table3, ablations.
+
+    What is missing is trained; mixture weights are found on the valid text, perplexities are the test text's. Each
+    table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot.
+    """
+    from snm.errors import MissingExtra
+    from snm.reproduce import Workspace, markdown, plot
+
+    folder, notify = Path(output), _notify(False)
+    work = Workspace(folder, Path(corpus), _threads(threads), memory, keep_models, _bar, notify)
+    for name in tables:
+        rows = work.table(name)
+        text = markdown(name, work.corpus.name, rows)
+        (folder / f"{name}.md").write_text(text)
+        (folder / f"{name}.json").write_text(
+            json.dumps({"table": name, "corpus": work.corpus.name, "rows": rows}, indent=1)
+        )
+        _print_json({"table": name, "rows": rows}) if as_json else click.echo(text)
+        try:
+            plot(name, work.corpus.name, rows, folder / f"{name}.png")
+        except MissingExtra as error:
+            notify(f"no plot: {error}")
+
+
+@main.command()
 @click.option("-o", "--output", help="Keep the models in this folder.")
 @threads_option
 def demo(output: str | None, threads: int | None) -> None:

@@ -1,0 +1,230 @@
+"""The paper's tables on any corpus: what is missing is trained, what is there is taken.
+
+A workspace keeps of every model its probabilities of the valid and test text, its size, and how long it took, so that
+a run that was stopped goes on where it was, and mixtures cost nothing. Mixture weights are found on the valid text;
+perplexities are the test text's. On another corpus than the paper's, ratios to Kneser-Ney of order 5 are what
+compares.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snm.corpus import encode_files
+from snm.errors import InputError, MissingExtra, SettingsError
+from snm.metafeatures import MetafeatureSet
+from snm.mixing import find_weights
+from snm.pipeline import Settings, train
+from snm.progress import Progress, silent
+from snm.training import TrainingSettings
+from snm.vocabulary import BEGIN
+
+PARTS = ("valid", "test")
+REFERENCE = "kn5"
+ORDERS = (5, 6, 7, 8)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table: a model, or a mixture of several, and the perplexity that the paper has for it."""
+
+    label: str
+    members: tuple[str, ...]
+    paper: float
+
+
+def _by_order(label: str, names: Sequence[str], values: Sequence[float]) -> list[Line]:
+    return [
+        Line(f"{label} {n}-gram", tuple(name.format(n) for name in names), value)
+        for n, value in zip(ORDERS, values, strict=True)
+    ]
+
+
+TABLES: dict[str, list[Line]] = {
+    "table1": [
+        *_by_order("KN", ["kn{}"], [67.6, 64.3, 63.2, 62.9]),
+        *_by_order("Katz", ["katz{}"], [79.9, 80.5, 82.2, 83.5]),
+        *_by_order("SNM", ["snm{}"], [70.8, 67.0, 65.4, 64.8]),
+        *_by_order("KN+SNM", ["kn{}", "snm{}"], [66.5, 63.0, 61.7, 61.4]),
+    ],
+    "table2": [
+        Line("SNM5-skip (no n-grams)", ("snm5-skip-only",), 69.8),
+        Line("SNM5-skip", ("snm5-skip",), 54.2),
+        Line("KN5+SNM5-skip (no n-grams)", ("kn5", "snm5-skip-only"), 56.5),
+        Line("KN5+SNM5-skip", ("kn5", "snm5-skip"), 53.6),
+    ],
+    "table3": [
+        Line("KN5", ("kn5",), 67.6),
+        Line("SBO", ("sbo5",), 87.9),
+        Line("SNM5-skip", ("snm5-skip",), 54.2),
+        Line("SNM10-skip", ("snm10-skip",), 52.9),
+        Line("all of these", ("kn5", "sbo5", "snm5-skip", "snm10-skip"), math.nan),
+    ],
+    "ablations": [
+        Line("No ablation", ("snm5, both counts doubled",), 70.8),
+        Line("Feature", ("snm5, both counts doubled, -feature",), 71.9),
+        Line("Feature type", ("snm5, both counts doubled, -type",), 71.4),
+        Line("Feature count", ("snm5, both counts doubled, -feature-count",), 70.6),
+        Line("Feature count: second bucket", ("snm5, link count doubled",), 70.3),
+        Line("Link count", ("snm5, both counts doubled, -link-count",), 73.2),
+        Line("Link count: second bucket", ("snm5, feature count doubled",), 70.6),
+    ],
+}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """What `Settings` a model of the tables is trained with."""
+    kind, *how = name.split(", ")
+    for baseline in ("kn", "katz", "sbo"):
+        if kind.removeprefix(baseline).isdecimal():
+            return {"model": baseline, "order": int(kind.removeprefix(baseline))}
+    if not how:
+        return {"features": kind}
+    buckets = {"both counts doubled": (2, 2), "link count doubled": (1, 2), "feature count doubled": (2, 1)}[how[0]]
+    chosen = MetafeatureSet.parse(", ".join(["all", *how[1:]]), *buckets)
+    return {"features": kind, "training": TrainingSettings(metafeatures=chosen)}
+
+
+@dataclass
+class Workspace:
+    """A folder of results of one corpus."""
+
+    folder: Path
+    corpus: Path
+    threads: int = 1
+    memory: int = 4 << 30
+    keep_models: bool = False
+    progress: Progress = silent
+    notify: Callable[[str], None] = lambda message: None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.texts = {part: find_part(self.corpus, part) for part in ("train", *PARTS)}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = self.folder / "figures.json"
+        if self._file.exists():
+            self.figures = json.loads(self._file.read_text())
+        if self.figures.setdefault("corpus", self.corpus.name) != self.corpus.name:
+            raise SettingsError(
+                f"{self.folder} holds results of {self.figures['corpus']}, not of {self.corpus.name}; choose another"
+            )
+
+    def probabilities(self, name: str) -> dict[str, np.ndarray]:
+        """A model's probabilities of the valid and of the test text; trained where they are missing."""
+        paths = {part: self.folder / f"{name}.{part}.npy" for part in PARTS}
+        if name not in self.figures or not all(path.exists() for path in paths.values()):
+            self._train(name, paths)
+        return {part: np.load(path) for part, path in paths.items()}
+
+    def _train(self, name: str, paths: dict[str, Path]) -> None:
+        self.notify(f"training {name}")
+        output = self.folder / f"{name}.model"
+        begun = time.perf_counter()
+        settings = Settings(threads=self.threads, memory=self.memory, **settings_of(name))
+        model = train(self.texts["train"], output, settings, overwrite=output.exists(), progress=self.progress)
+        seconds = time.perf_counter() - begun
+        for part, path in paths.items():
+            text = encode_files(self.texts[part], model.vocabulary)
+            np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])
+        self.figures[name] = {"links": model.manifest["links"], "seconds": seconds}
+        if not self.keep_models:
+            shutil.rmtree(output)
+        self._save()
+
+    def _save(self) -> None:
+        scratch = self._file.with_suffix(".new")
+        scratch.write_text(json.dumps(self.figures, indent=1) + "\n")
+        os.replace(scratch, self._file)
+
+    def row(self, line: Line) -> dict[str, Any]:
+        """Our figures beside the paper's."""
+        members = [self.probabilities(name) for name in line.members]
+        p = {part: np.array([member[part] for member in members]) for part in PARTS}
+        weights = find_weights(p["valid"]) if len(members) > 1 else np.ones(1)
+        reference = {part: _perplexity(values) for part, values in self.probabilities(REFERENCE).items()}
+        ours = _perplexity(weights @ p["test"])
+        alone = len(members) == 1
+        return {
+            "model": line.label,
+            "links": self.figures[line.members[0]]["links"] if alone else None,
+            "weights": None if alone else [round(w, 4) for w in weights.tolist()],
+            "valid": _perplexity(weights @ p["valid"]),
+            "test": ours,
+            "test / KN5": ours / reference["test"],
+            "paper": None if math.isnan(line.paper) else line.paper,
+            "paper / KN5": None if math.isnan(line.paper) else line.paper / 67.6,
+            "seconds": self.figures[line.members[0]]["seconds"] if alone else None,
+        }
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        if name not in TABLES:
+            raise SettingsError(f"no table {name!r}; expected one of {', '.join(TABLES)}")
+        return [self.row(line) for line in TABLES[name]]
+
+
+def _perplexity(p: np.ndarray) -> float:
+    return float(np.exp(-np.log(p).mean()))
+
+
+def find_part(corpus: Path, part: str) -> Path:
+    """The training, valid or test text of a corpus folder."""
+    found = sorted(corpus.glob(f"{part}.txt*"))
+    if len(found) != 1:
+        raise InputError(
+            f"{corpus}: {len(found)} files named {part}.txt; expected one each of train, valid and test, plain or packed"
+        )
+    return found[0]
+
+
+def markdown(name: str, corpus: str, rows: list[dict[str, Any]]) -> str:
+    """A table as Markdown."""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([_cell(row[column]) for column in head] for row in rows)]
+    return f"## {name} on {corpus}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3f}" if value < 10 else f"{value:.2f}"
+    return (
+        " ".join(f"{w:.2f}" for w in value)
+        if isinstance(value, list)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else value
+    )
+
+
+def plot(name: str, corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
+    """Our ratios to Kneser-Ney beside the paper's, as a picture."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise MissingExtra("matplotlib", "plot", "drawing a plot") from None
+    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.42 * len(rows)), layout="constrained")
+    places = np.arange(len(rows))[::-1]
+    for shift, column, label, colour in (
+        (0.2, "test / KN5", f"here, on {corpus}", "#1b6ca8"), (-0.2, "paper / KN5", "paper, on 0.8 G words", "#c9c9c9"),
+    ):  # fmt: skip
+        values = [row[column] or 0.0 for row in rows]
+        bars = axes.barh(places + shift, values, 0.38, label=label, color=colour)
+        axes.bar_label(bars, [f"{v:.3f}" if v else "" for v in values], padding=3, fontsize=8)
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.set_yticks(places, [row["model"] for row in rows])
+    axes.set_xlabel("perplexity relative to 5-gram Kneser-Ney (lower is better)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
+    figure.savefig(path, dpi=160)
+    plt.close(figure)

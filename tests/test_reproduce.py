@@ -1,0 +1,93 @@
+"""The paper's tables on a small corpus: trained once, taken up where it was left."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from snm.errors import InputError, SettingsError
+from snm.reproduce import TABLES, Workspace, settings_of
+from tests.test_cli import fails, run
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables") / "small"
+    folder.mkdir()
+    lines = corpus_file.read_text().strip().split("\n")
+    for part, chosen in (("train", lines[:300]), ("valid", lines[300:350]), ("test", lines[350:])):
+        (folder / f"{part}.txt").write_text("\n".join(chosen))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("work") / "w", corpus)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table(workspace: Workspace, name: str) -> None:
+    rows = workspace.table(name)
+    assert [row["model"] for row in rows] == [line.label for line in TABLES[name]]
+    for row, line in zip(rows, TABLES[name], strict=True):
+        assert row["test"] > 1
+        if len(line.members) > 1:
+            assert sum(row["weights"]) == pytest.approx(1, abs=1e-3)
+            alone = [workspace.row(type(line)(m, (m,), 1.0))["valid"] for m in line.members]
+            assert row["valid"] <= min(alone) + 1e-6
+        elif line.members == ("kn5",):
+            assert row["test / KN5"] == 1
+
+
+def test_what_is_there_is_taken(workspace: Workspace, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = workspace.table("table2")
+
+    def no(*args: object, **more: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("snm.reproduce.train", no)
+    assert Workspace(workspace.folder, corpus).table("table2") == before
+    assert not list(workspace.folder.glob("*.model")), "models are not kept unless asked for"
+
+
+def test_every_model_of_the_tables_has_settings() -> None:
+    names = {name for lines in TABLES.values() for line in lines for name in line.members}
+    assert settings_of("kn7") == {"model": "kn", "order": 7}
+    assert settings_of("snm10-skip") == {"features": "snm10-skip"}
+    masks = {name: len(settings_of(name)["training"].metafeatures.conjunctions) for name in names if "doubled" in name}
+    assert len(masks) == 7
+    assert set(masks.values()) == {31, 15}
+
+
+def test_the_command_writes_markdown_json_and_a_plot(corpus: Path, tmp_path: Path) -> None:
+    result = run("reproduce", "table2", "--corpus", corpus, "-o", tmp_path / "w", "--threads", "1")
+    assert result.exit_code == 0, result.output
+    assert "| SNM5-skip |" in result.stdout
+    assert (tmp_path / "w" / "table2.md").read_text() == result.stdout.rstrip("\n") + "\n"
+    assert len(json.loads((tmp_path / "w" / "table2.json").read_text())["rows"]) == 4
+    assert (tmp_path / "w" / "table2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_tables_are_there(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    result = run("reproduce", "table2", "--corpus", corpus, "-o", tmp_path / "w", "--threads", "1", "--json")
+    assert result.exit_code == 0, result.output
+    assert "pip install matplotlib" in result.stderr
+    assert json.loads(result.stdout)["table"] == "table2"
+
+
+def test_mistakes(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no table 'table9'"):
+        workspace.table("table9")
+    with pytest.raises(InputError, match="expected one each of train, valid and test"):
+        Workspace(tmp_path / "w", tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    for part in ("train", "valid", "test"):
+        (other / f"{part}.txt").write_text("a b c")
+    with pytest.raises(SettingsError, match="holds results of small"):
+        Workspace(workspace.folder, other)
+    assert "no table" in fails("reproduce", "table9", "--corpus", corpus, "-o", workspace.folder)
