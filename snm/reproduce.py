@@ -180,9 +180,7 @@ def find_part(corpus: Path, part: str) -> Path:
     """The training, valid or test text of a corpus folder."""
     found = sorted(corpus.glob(f"{part}.txt*"))
     if len(found) != 1:
-        raise InputError(
-            f"{corpus}: {len(found)} files named {part}.txt; expected one each of train, valid and test, plain or packed"
-        )
+        raise InputError(f"{corpus}: {len(found)} files named {part}.txt; expected one of train, valid and test each")
     return found[0]
 
 

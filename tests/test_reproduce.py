@@ -82,7 +82,7 @@ def test_without_matplotlib_the_tables_are_there(corpus: Path, tmp_path: Path, m
 def test_mistakes(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no table 'table9'"):
         workspace.table("table9")
-    with pytest.raises(InputError, match="expected one each of train, valid and test"):
+    with pytest.raises(InputError, match="expected one of train, valid and test each"):
         Workspace(tmp_path / "w", tmp_path)
     other = tmp_path / "other"
     other.mkdir()
