@@ -211,18 +211,25 @@ def plot(name: str, corpus: str, rows: list[dict[str, Any]], path: Path) -> None
         import matplotlib.pyplot as plt
     except ImportError:
         raise MissingExtra("matplotlib", "plot", "drawing a plot") from None
-    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.42 * len(rows)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * len(rows)), layout="constrained")
     places = np.arange(len(rows))[::-1]
-    for shift, column, label, colour in (
-        (0.2, "test / KN5", f"here, on {corpus}", "#1b6ca8"), (-0.2, "paper / KN5", "paper, on 0.8 G words", "#c9c9c9"),
-    ):  # fmt: skip
-        values = [row[column] or 0.0 for row in rows]
-        bars = axes.barh(places + shift, values, 0.38, label=label, color=colour)
-        axes.bar_label(bars, [f"{v:.3f}" if v else "" for v in values], padding=3, fontsize=8)
-    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.axvline(1.0, color="#888888", linewidth=0.8, zorder=0)
+    axes.hlines(places, 0, 1, transform=axes.get_yaxis_transform(), color="#eeeeee", linewidth=0.8, zorder=0)
+    for column, label, style in (
+        ("paper / KN5", "paper, on 0.8 G words", {"facecolors": "white", "edgecolors": "#777777"}),
+        ("test / KN5", f"here, on {corpus}", {"color": "#1b6ca8"}),
+    ):
+        axes.scatter([row[column] or np.nan for row in rows], places, 42, label=label, zorder=3, **style)
+    for row, place in zip(rows, places, strict=True):
+        ours, paper = row["test / KN5"], row["paper / KN5"]
+        texts = f"{ours:.3f}", "" if paper is None else f"{paper:.3f}"
+        for x, (text, colour) in zip((1.02, 1.10), zip(texts, ("#1b6ca8", "#777777"), strict=True), strict=True):
+            axes.text(x, place, text, color=colour, va="center", fontsize=9, transform=axes.get_yaxis_transform())
     axes.set_yticks(places, [row["model"] for row in rows])
     axes.set_xlabel("perplexity relative to 5-gram Kneser-Ney (lower is better)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
+    axes.set_title(name, loc="left", fontsize=11)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False)
     figure.savefig(path, dpi=160)
     plt.close(figure)
