@@ -131,3 +131,16 @@ def test_the_commands(model: BackoffModel, model_path: Path, tmp_path: Path) -> 
     assert "estimation" in ok("info", tmp_path / "m")
     assert "no backoff model" in fails("export", model_path, tmp_path / "b.arpa")
     assert "cannot read" in fails("import", tmp_path / "nowhere", "-o", tmp_path / "n")
+
+
+def test_kneser_ney_writes_the_golden_file(tmp_path: Path) -> None:
+    """Made with this program; `lmplz -o 3 --discount_fallback` gives the same 423 n-grams within 6e-7."""
+    golden = Path(__file__).parent / "golden"
+    train(golden / "text.txt", tmp_path / "m", Settings(model="kn", order=3, min_count=1))
+    found, expected = text_of(BackoffModel(tmp_path / "m")), (golden / "kneser-ney.arpa").read_text()
+    for line, wanted in zip(found.split("\n"), expected.split("\n"), strict=True):
+        parts, wanted_parts = line.split("\t"), wanted.split("\t")
+        assert parts[1:2] == wanted_parts[1:2]
+        if len(parts) > 1:
+            numbers = [float(part) for part in parts[::2]]
+            assert numbers == pytest.approx([float(part) for part in wanted_parts[::2]], abs=2e-6)
