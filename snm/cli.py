@@ -565,8 +565,11 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
 
 @main.command()
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+@click.option("--corpus", required=True,
+              help="Folder with train.txt, valid.txt and test.txt, plain or compressed; or the One Billion Word "
+                   "Benchmark's folder as it is released.")  # fmt: skip
 @click.option(
-    "--corpus", required=True, help="Folder with train, valid and test text (train.txt, plain or compressed)."
+    "--shard", type=Number(0), default=0, show_default=True, help="The benchmark's held-out shard to test on."
 )
 @click.option("-o", "--output", required=True, help="Folder for the results; a run that was stopped goes on there.")
 @click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
@@ -576,6 +579,7 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
 def reproduce(
     tables: tuple[str, ...],
     corpus: str,
+    shard: int,
     output: str,
     keep_models: bool,
     memory: int,
@@ -591,7 +595,7 @@ def reproduce(
     from snm.reproduce import Workspace, markdown, plot
 
     folder, notify = Path(output), _notify(False)
-    work = Workspace(folder, Path(corpus), _threads(threads), memory, keep_models, _bar, notify)
+    work = Workspace(folder, Path(corpus), _threads(threads), memory, keep_models, shard, _bar, notify)
     for name in tables:
         rows = work.table(name)
         text = markdown(name, work.corpus.name, rows)

@@ -32,6 +32,8 @@ from snm.vocabulary import BEGIN
 PARTS = ("valid", "test")
 REFERENCE = "kn5"
 ORDERS = (5, 6, 7, 8)
+LM1B_TRAINING = "training-monolingual.tokenized.shuffled"
+LM1B_HELD_OUT = "heldout-monolingual.tokenized.shuffled"
 
 
 @dataclass(frozen=True)
@@ -104,19 +106,21 @@ class Workspace:
     threads: int = 1
     memory: int = 4 << 30
     keep_models: bool = False
+    shard: int = 0
     progress: Progress = silent
     notify: Callable[[str], None] = lambda message: None
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.texts = {part: find_part(self.corpus, part) for part in ("train", *PARTS)}
+        self.texts = find_texts(self.corpus, self.shard)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file = self.folder / "figures.json"
         if self._file.exists():
             self.figures = json.loads(self._file.read_text())
-        if self.figures.setdefault("corpus", self.corpus.name) != self.corpus.name:
+        tested = f"{self.corpus.name}, {self.texts['test'].name}"
+        if self.figures.setdefault("corpus", tested) != tested:
             raise SettingsError(
-                f"{self.folder} holds results of {self.figures['corpus']}, not of {self.corpus.name}; choose another"
+                f"{self.folder} holds results of {self.figures['corpus']}, not of {tested}; choose another folder"
             )
 
     def probabilities(self, name: str) -> dict[str, np.ndarray]:
@@ -176,12 +180,27 @@ def _perplexity(p: np.ndarray) -> float:
     return float(np.exp(-np.log(p).mean()))
 
 
-def find_part(corpus: Path, part: str) -> Path:
-    """The training, valid or test text of a corpus folder."""
-    found = sorted(corpus.glob(f"{part}.txt*"))
-    if len(found) != 1:
-        raise InputError(f"{corpus}: {len(found)} files named {part}.txt; expected one of train, valid and test each")
-    return found[0]
+def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:
+    """The training, valid and test text of a corpus folder.
+
+    Files named train, valid and test, plain or compressed; or the One Billion Word Benchmark's folder as it is
+    released: its training shards, one held-out shard for test and the next one for valid.
+    """
+    training = next(iter(sorted(corpus.rglob(LM1B_TRAINING))), None)
+    if training is not None:
+        held_out = sorted(training.parent.glob(f"{LM1B_HELD_OUT}/news.en.heldout-*"))
+        if not 0 <= shard < len(held_out) or len(held_out) < 2:
+            raise InputError(f"{corpus}: {len(held_out)} held-out shards; shard {shard} and another one are needed")
+        return {"train": training, "test": held_out[shard], "valid": held_out[(shard + 1) % len(held_out)]}
+    texts = {}
+    for part in ("train", *PARTS):
+        found = sorted(corpus.glob(f"{part}.txt*"))
+        if len(found) != 1:
+            raise InputError(
+                f"{corpus}: {len(found)} files named {part}.txt; expected one of train, valid and test each"
+            )
+        texts[part] = found[0]
+    return texts
 
 
 def markdown(name: str, corpus: str, rows: list[dict[str, Any]]) -> str:

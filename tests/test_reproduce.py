@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from snm.errors import InputError, SettingsError
-from snm.reproduce import TABLES, Workspace, settings_of
+from snm.reproduce import TABLES, Workspace, find_texts, settings_of
 from tests.test_cli import fails, run
 
 
@@ -77,6 +77,32 @@ def test_without_matplotlib_the_tables_are_there(corpus: Path, tmp_path: Path, m
     assert result.exit_code == 0, result.output
     assert "pip install matplotlib" in result.stderr
     assert json.loads(result.stdout)["table"] == "table2"
+
+
+def test_the_one_billion_word_benchmark_is_taken_as_it_is(corpus_file: Path, tmp_path: Path) -> None:
+    """A miniature of the released folder: 99 training shards there, 3 here; 50 held-out shards there, 3 here."""
+    root = tmp_path / "lm1b"
+    released = root / "1-billion-word-language-modeling-benchmark-r13output"
+    lines = corpus_file.read_text().strip().split("\n")
+    for folder, name, n in (
+        ("training-monolingual.tokenized.shuffled", "news.en-{:05d}-of-00100", 80),
+        ("heldout-monolingual.tokenized.shuffled", "news.en.heldout-{:05d}-of-00050", 20),
+    ):
+        (released / folder).mkdir(parents=True)
+        for i in range(3):
+            (released / folder / name.format(i)).write_text("\n".join(lines[i * n : (i + 1) * n]) + "\n")
+    texts = find_texts(root)
+    assert texts["test"].name == "news.en.heldout-00000-of-00050"
+    assert texts["valid"].name == "news.en.heldout-00001-of-00050"
+    assert find_texts(root, 2)["valid"].name == "news.en.heldout-00000-of-00050"
+    work = Workspace(tmp_path / "w", root)
+    assert work.row(TABLES["table1"][0])["test"] > 1
+    targets = sum(len(line.split()) + 1 for line in lines[:20])
+    assert len(work.probabilities("kn5")["test"]) == targets, "every word and sentence end of the shard"
+    with pytest.raises(InputError, match="3 held-out shards"):
+        find_texts(root, 3)
+    with pytest.raises(SettingsError, match="holds results of"):
+        Workspace(tmp_path / "w", root, shard=1)
 
 
 def test_mistakes(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
