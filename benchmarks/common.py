@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from snm.reproduce import markdown_table
+
 
 def surroundings(corpus: str) -> dict[str, str]:
     """Hardware, versions, corpus and commit."""
@@ -36,23 +38,10 @@ def _commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as a Markdown table, the first row's keys as its head."""
-    head = list(rows[0])
-    lines = [head, ["---"] * len(head), *([_cell(row[name]) for name in head] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 0.01 else f"{value:,.3f}" if abs(value) < 10 else f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def report(name: str, corpus: str, rows: list[dict[str, Any]], output: Path | None) -> None:
     """Print the table; write it as JSON where asked."""
     facts = surroundings(corpus)
     print("\n".join(f"{key}: {value}" for key, value in facts.items()))
-    print(f"\n{table(rows)}")
+    print(f"\n{markdown_table(rows)}")
     if output is not None:
         output.write_text(json.dumps({"benchmark": name, **facts, "rows": rows}, indent=1) + "\n")

@@ -4,86 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from snm import __version__
-from snm.errors import SnmError
+from snm.terminal import Group, Number, Size, import_modules, notify
+from snm.terminal import bar as progress_bar
 
 if TYPE_CHECKING:
     from snm.evaluation import PerplexityReport
     from snm.model import LanguageModel
 
 Command = Callable[..., Any]
-
-
-class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A number of bytes such as 500M or 4G."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).upper().removesuffix("B")
-        number, unit = text[:-1], text[-1:]
-        if str(value).isdecimal():
-            return int(value)
-        try:
-            return int(float(number) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit])
-        except (KeyError, ValueError, OverflowError):
-            self.fail(f"{value!r} is not a size; expected a number with K, M, G or T, such as 4G", param, ctx)
-
-
-class Number(click.IntRange):
-    """A whole number, shown as N."""
-
-    name = "N"
-
-
-class Group(click.Group):
-    """Turns every error that is for a person into one line and an exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # so that unfinished work is cleared away
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
-        try:
-            return super().invoke(ctx)
-        except SnmError as error:
-            _end(str(error), 2)
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(141)
-        except KeyboardInterrupt:
-            _end("interrupted", 130)
-        except (OSError, MemoryError) as error:
-            _end(f"{error}" or "out of memory; give less --memory or a smaller text", 1)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    click.echo(f"snm: {message}", err=True)
-    sys.exit(code)
-
-
-def _import(ctx: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
-    sys.path.insert(0, "")
-    for module in modules:
-        path = Path(module)
-        if path.suffix == ".py":
-            sys.path.insert(0, str(path.parent))
-            module = path.stem
-        try:
-            import_module(module)
-        except Exception as error:
-            raise click.BadParameter(f"cannot import {module}: {type(error).__name__}: {error}") from error
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -98,7 +36,7 @@ def main() -> None:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 threads_option = click.option("--threads", type=Number(1), help="Threads.  [default: all cores]")
 import_option = click.option(
-    "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=_import,
+    "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=import_modules,
     help="Import a Python module or file first, one that registers feature families.",
 )  # fmt: skip
 model_argument = click.argument("path", metavar="MODEL")
@@ -108,38 +46,6 @@ def _threads(threads: int | None) -> int:
     from snm.parallel import default_threads
 
     return threads or default_threads()
-
-
-@contextmanager
-def _bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal's standard error, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda n: None
-        return
-    lock = threading.Lock()
-    if total:
-        with click.progressbar(length=total, label=f"{label:<14}", file=sys.stderr, width=40) as bar:
-
-            def advance(n: int) -> None:
-                with lock:
-                    bar.update(n)
-
-            yield advance
-        return
-    done = 0
-
-    def count(n: int) -> None:
-        nonlocal done
-        with lock:
-            done += n
-            click.echo(f"\r{label:<14}  {done / 1e6:.0f} MB", err=True, nl=False)
-
-    yield count
-    click.echo(err=True)
-
-
-def _notify(quiet: bool) -> Callable[[str], None]:
-    return (lambda message: None) if quiet else (lambda message: click.echo(message, err=True))
 
 
 def _load(path: str) -> LanguageModel:
@@ -239,14 +145,14 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
     begun = time.perf_counter()
     settings = _settings(options)
     model = run(
-        text, output, settings, options["dev"], options["force"], _bar, _notify(quiet)
+        text, output, settings, options["dev"], options["force"], progress_bar, notify(quiet)
     )  # fmt: skip
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
     if as_json:
         _print_json({"model": output, "bytes": size, **{k: m[k] for k in m if k in SUMMARY}})
     else:
-        _notify(quiet)(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{_peak_memory()}")
+        notify(quiet)(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{_peak_memory()}")
 
 
 def _peak_memory() -> str:
@@ -330,7 +236,7 @@ def ppl(path: str, text: tuple[str, ...], threads: int | None, as_json: bool) ->
     from snm.evaluation import perplexity
 
     model = _load(path)
-    with _bar("reading", 0) as bar:
+    with progress_bar("reading", 0) as bar:
         encoded = encode_files(text or STDIN, model.vocabulary, bar)
     report = perplexity(model, encoded, _threads(threads))
     _print_json(asdict(report)) if as_json else _print_perplexity(report)
@@ -467,7 +373,7 @@ def export(path: str, file: Any) -> None:
     from snm.arpa import require_backoff, write_arpa
 
     model = require_backoff(_load(path), path)
-    with _bar("exporting", len(model.targets) + 1) as bar:
+    with progress_bar("exporting", len(model.targets) + 1) as bar:
         write_arpa(model, file, bar)
 
 
@@ -479,9 +385,9 @@ def import_arpa(file: str, output: str, force: bool) -> None:
     """Turn an ARPA FILE (plain or compressed) of any toolkit into a model."""
     from snm.arpa import read_arpa
 
-    with _bar("importing", 0) as bar:
+    with progress_bar("importing", 0) as bar:
         model = read_arpa(file, output, force, bar)
-    _notify(False)(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
+    notify(False)(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
 
 
 def _size_text(m: dict[str, Any]) -> str:
@@ -530,7 +436,7 @@ def mix(
     """
     from snm.mixing import mix as run
 
-    made = run(models, dev, output, force, _threads(threads), _notify(as_json))
+    made = run(models, dev, output, force, _threads(threads), notify(as_json))
     if as_json:
         m = made.manifest
         _print_json({"model": output, "weights": m["weights"], "dev_perplexity": m["dev_perplexity"],
@@ -551,7 +457,7 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
     """
     from snm.evaluation import verify as check
 
-    with _bar("adding up", contexts) as bar:
+    with progress_bar("adding up", contexts) as bar:
         report = check(path, text, contexts, bar)
     if as_json:
         _print_json(asdict(report))
@@ -594,8 +500,8 @@ def reproduce(
     from snm.errors import MissingExtra
     from snm.reproduce import Workspace, markdown, plot
 
-    folder, notify = Path(output), _notify(False)
-    work = Workspace(folder, Path(corpus), _threads(threads), memory, keep_models, shard, _bar, notify)
+    folder, say = Path(output), notify(False)
+    work = Workspace(folder, Path(corpus), _threads(threads), memory, keep_models, shard, progress_bar, say)
     for name in tables:
         rows = work.table(name)
         text = markdown(name, work.corpus.name, rows)
@@ -607,7 +513,7 @@ def reproduce(
         try:
             plot(name, work.corpus.name, rows, folder / f"{name}.png")
         except MissingExtra as error:
-            notify(f"no plot: {error}")
+            say(f"no plot: {error}")
 
 
 @main.command()
@@ -617,7 +523,7 @@ def demo(output: str | None, threads: int | None) -> None:
     """Train on the English that Python carries with it, and show what the models can do."""
     from snm.demo import run
 
-    run(output, _threads(threads), _bar, click.echo)
+    run(output, _threads(threads), progress_bar, click.echo)
 
 
 if __name__ == "__main__":

@@ -56,13 +56,15 @@ class MixtureModel(LanguageModel):
 
 def ids_in(vocabulary: Vocabulary, of: Vocabulary) -> np.ndarray:
     """The ids in one vocabulary of the words of another, which has the same words in any order."""
+    if vocabulary == of:
+        return np.arange(len(of), dtype=np.uint32)
     if (vocabulary.closed, set(vocabulary.words)) != (of.closed, set(of.words)):
         missing = sorted(set(of.words) ^ set(vocabulary.words))
         what = f"{len(missing):,} words are in one only, such as {missing[0]!r}" if missing else "one is closed"
         raise SettingsError(
             f"models of different vocabularies cannot be mixed: {what}; train them with the same --vocab"
         )
-    return np.array([vocabulary.special_or_id(word) for word in of.words], np.uint32)
+    return vocabulary.ids_of(of.words)
 
 
 def find_weights(probabilities: np.ndarray) -> np.ndarray:

@@ -276,9 +276,7 @@ class _Run:
 
     def build(self) -> None:
         writer, s = self.writer, self.settings
-        features, totals, offsets, targets, counts = (
-            writer.load(name) for name in ("features", "totals", "offsets", "targets", "counts")
-        )
+        features, totals, offsets, targets, counts = (writer.load(name) for name in Counts._fields)
         weights, sums = writer.array("weights", "<f4"), writer.array("sums", "<f4")
         with self.progress("building", self.n_links) as bar:
             row = 0
@@ -357,6 +355,6 @@ def _zeros(shape: tuple[int, ...]) -> np.ndarray:
 def _size_of(sources: Sources) -> int:
     """Bytes of plain text to read, 0 where that cannot be known before."""
     files = corpus.find_files(sources)
-    if any(name == corpus.STDIN or Path(name).suffix in (".gz", ".xz", ".zst") for name in files):
+    if any(name == corpus.STDIN or Path(name).suffix in (".bz2", ".gz", ".xz", ".zst") for name in files):
         return 0
     return sum(Path(name).stat().st_size for name in files)

@@ -204,24 +204,23 @@ def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:
 
 
 def markdown(name: str, corpus: str, rows: list[dict[str, Any]]) -> str:
-    """A table as Markdown."""
+    """A table of the paper as Markdown."""
+    return f"## {name} on {corpus}\n\n{markdown_table(rows)}\n"
+
+
+def markdown_table(rows: list[dict[str, Any]]) -> str:
+    """Rows as a Markdown table, the first row's keys as its head."""
     head = list(rows[0])
     lines = [head, ["---"] * len(head), *([_cell(row[column]) for column in head] for row in rows)]
-    return f"## {name} on {corpus}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
     if isinstance(value, float):
-        return f"{value:.3f}" if value < 10 else f"{value:.2f}"
-    return (
-        " ".join(f"{w:.2f}" for w in value)
-        if isinstance(value, list)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else value
-    )
+        return f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}" if abs(value) < 10 else f"{value:,.2f}"
+    if isinstance(value, list):
+        return " ".join(f"{w:.2f}" for w in value)
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def plot(name: str, corpus: str, rows: list[dict[str, Any]], path: Path) -> None:

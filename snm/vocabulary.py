@@ -55,10 +55,6 @@ class Vocabulary:
             self._ids.update(dict.fromkeys(ALIASES_OF_UNKNOWN, UNKNOWN))
         return self._ids.get(word, UNKNOWN)
 
-    def special_or_id(self, word: str) -> int:
-        """Id of a word of the vocabulary, the special ones among them."""
-        return SPECIAL.index(word) if word in SPECIAL else self.id_of(word)
-
     def ids_of(self, words: Sequence[str]) -> np.ndarray:
         return np.array([self.id_of(word) for word in words], np.uint32)
 
