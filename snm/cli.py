@@ -87,7 +87,16 @@ def _print_perplexity(report: PerplexityReport) -> None:
               help="Kneser-Ney's: three an order, or the original single one.")  # fmt: skip
 @click.option("--preset", help="Features by name: snm2 … snm10, snm5-skip, snm5-skip-only, snm10-skip.")
 @click.option("--features", help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'.")
-@click.option("--dev", multiple=True, help="Held-out text: training stops when its perplexity rises.")
+@click.option(
+    "--dev", multiple=True, help="Held-out text, for the gate and to stop training in time.  [default: a slice of TEXT]"
+)
+@click.option(
+    "--gate",
+    type=Number(0),
+    default=64,
+    show_default=True,
+    help="Hidden units of the gate, which weighs the features of a place against each other; 0 for none.",
+)
 @click.option("--min-count", type=Number(1), default=3, show_default=True,
               help="Words seen less often are <UNK>.")  # fmt: skip
 @click.option("--max-words", type=Number(1), help="Keep the most frequent words only.")
@@ -97,7 +106,7 @@ def _print_perplexity(report: PerplexityReport) -> None:
               show_default=True,
               help="Poisson with or without leave-one-out, or multinomial on held-out text.")  # fmt: skip
 @click.option("--optimiser", type=click.Choice(["adagrad", "sgd"]), default="adagrad", show_default=True)
-@click.option("--rate", type=float, help="Learning rate.  [default: 0.02 for adagrad, 0.002 for sgd]")
+@click.option("--rate", type=float, help="Learning rate.  [default: 0.1 for adagrad, 0.002 for sgd]")
 @click.option("--accumulator", type=float, default=1.0, show_default=True,
               help="What AdaGrad's sums of squares start at.")  # fmt: skip
 @click.option("--batch", type=Number(1), default=4096, show_default=True,
@@ -110,13 +119,15 @@ def _print_perplexity(report: PerplexityReport) -> None:
     type=Number(1),
     help="Slots of the table of metafeature weights.  [default: a power of two above half the links]",
 )
-@click.option("--metafeatures", default="all", show_default=True,
-              help="Conjunctions such as 'type+link-count, target'; 'all, -feature' ablates one of feature, type, "
-                   "feature-count, target, link-count.")  # fmt: skip
-@click.option("--feature-buckets", type=Number(1, 2), default=1, show_default=True,
-              help="log2 buckets of a feature count.")  # fmt: skip
-@click.option("--link-buckets", type=Number(1, 2), default=2, show_default=True,
-              help="log2 buckets of a link count.")  # fmt: skip
+@click.option("--metafeatures", default="lean", show_default=True,
+              help="Conjunctions such as 'type+link-count, target'; 'all' are the paper's, 'all, -feature' ablates one "
+                   "of feature, type, feature-count, target, link-count.")  # fmt: skip
+@click.option("--feature-buckets", type=click.Choice(["single", "double"]), default="single", show_default=True,
+              help="Buckets of a feature count: its log2, or the two nearest, weighted.")  # fmt: skip
+@click.option("--link-buckets", type=click.Choice(["single", "double", "half"]), default="half", show_default=True,
+              help="Buckets of a link count: its log2, the two nearest, or half octaves.")  # fmt: skip
+@click.option("--start", type=float,
+              help="What every adjustment begins at.  [default: where predictions have the right mass]")  # fmt: skip
 @click.option("--merge/--no-merge", default=True, show_default=True,
               help="One look-up for metafeatures that coincide.")  # fmt: skip
 @click.option(
@@ -166,13 +177,13 @@ def _peak_memory() -> str:
 
 SUMMARY = ("features", "rows", "links", "text", "training", "estimation")
 PLAIN_SETTINGS = (
-    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed",
+    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate",
 )  # fmt: skip
 
 
 SNM_OPTIONS = (
-    "preset", "features", "dev", "loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots",
-    "metafeatures", "feature_buckets", "link_buckets", "merge",
+    "preset", "features", "dev", "gate", "loss", "optimiser", "rate", "accumulator", "batch", "passes", "events",
+    "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 
 
@@ -209,7 +220,7 @@ def _settings(options: dict[str, Any]) -> Any:
     metafeatures = MetafeatureSet.parse(
         options["metafeatures"], options["feature_buckets"], options["link_buckets"], options["merge"]
     )
-    names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots")
+    names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
     return Settings(
         features=preset if features is None else features,
         vocabulary=None if options["vocab"] is None else Path(options["vocab"]),
@@ -330,7 +341,7 @@ def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
     """Which features fired for every word of SENTENCE, and what each brought to its probability.
 
     The shares of a word add up to its probability exactly. The weight of a feature is its part of
-    the whole distribution at that place.
+    the whole distribution at that place, the gate what its row is multiplied by there.
     """
     explanations = _load(path).explain(sentence)
     if as_json:
@@ -341,7 +352,7 @@ def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
         whole = explanation.probability or 1.0
         for part in explanation.parts[:top]:
             share = f"{part.share:.6g}  ({part.share / whole:6.1%})"
-            click.echo(f"    {share}  weight {part.weight:.3f}  {part.feature}")
+            click.echo(f"    {share}  weight {part.weight:.3f}  gate {part.gate:.3f}  {part.feature}")
         if len(explanation.parts) > top:
             rest = sum(part.share for part in explanation.parts[top:])
             click.echo(f"    {rest:.6g}  ({rest / whole:6.1%})  of {len(explanation.parts) - top} more")

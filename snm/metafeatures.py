@@ -1,12 +1,14 @@
 """Which metafeatures the adjustment function sums over.
 
 Elementary metafeatures are the feature's identity, its type, its count C_i*, the target and the link
-count C_ij. A metafeature is a conjunction of any of them. A count enters by the floor of its log2
-(its bucket); when a count is *doubled*, also by the ceiling, both weighted by closeness, and each
-stands in conjunctions of its own: 2^5 - 1 conjunctions, 2^6 - 1 with one count doubled, 2^7 - 1 with both.
+count C_ij. A metafeature is a conjunction of any of them. A count enters by its bucket: `single` is the
+floor of its log2; `double` is the floor and the ceiling, both weighted by closeness, each in conjunctions
+of its own (2^5 - 1 conjunctions, 2^6 - 1 with one count doubled, 2^7 - 1 with both: the paper's); `half`
+are half octaves, 1, 2, 3, 4-5, 6-7, 8-11, …, which cost one look-up and tell small counts apart.
 
 The language of `MetafeatureSet.parse`, comma-separated:
 
+    lean                       the four that bring most for their look-ups (docs/estimation.md)
     all                        every conjunction
     type+link-count            one conjunction
     -feature-count             take out every conjunction that holds this one (for ablations)
@@ -21,6 +23,8 @@ import numpy as np
 
 from snm.errors import SpecError
 
+LEAN = "type+feature-count+link-count, type+target+link-count, feature, feature+target"
+BUCKETINGS = ("single", "double", "half")
 NAMES = ("feature", "type", "feature-count", "target", "link-count")
 FEATURE, TYPE, FEATURE_COUNT, TARGET, LINK_COUNT, FEATURE_COUNT_2, LINK_COUNT_2 = range(7)
 BUCKETS = 64  # log2 buckets of a 64-bit count
@@ -40,18 +44,20 @@ class MetafeatureSet:
     """
 
     conjunctions: frozenset[frozenset[str]]
-    feature_buckets: int = 1
-    link_buckets: int = 2
+    feature_buckets: str = "single"
+    link_buckets: str = "half"
     merged: bool = True
 
     @classmethod
     def parse(
-        cls, text: str = "all", feature_buckets: int = 1, link_buckets: int = 2, merged: bool = True
+        cls, text: str = "lean", feature_buckets: str = "single", link_buckets: str = "half", merged: bool = True
     ) -> MetafeatureSet:
         chosen: set[frozenset[str]] = set()
         for part in (part.strip() for part in text.split(",")):
             if part == "all":
                 chosen |= {frozenset(c) for n in range(1, 6) for c in combinations(NAMES, n)}
+            elif part == "lean":
+                chosen |= cls.parse(LEAN).conjunctions
             elif part.startswith("-"):
                 name = _known(part[1:].strip(), text)
                 chosen = {c for c in chosen if name not in c}
@@ -59,9 +65,12 @@ class MetafeatureSet:
                 chosen.add(frozenset(_known(name.strip(), text) for name in part.split("+")))
         if not chosen:
             raise SpecError(f"metafeatures {text!r}: none left; expected at least one conjunction")
-        for what, buckets in (("feature count", feature_buckets), ("link count", link_buckets)):
-            if buckets not in (1, 2):
-                raise SpecError(f"{what} in {buckets} buckets; expected 1 or 2")
+        for what, buckets, known in (
+            ("feature", feature_buckets, BUCKETINGS[:2]),
+            ("link", link_buckets, BUCKETINGS),
+        ):
+            if buckets not in known:
+                raise SpecError(f"{what} counts in {buckets!r} buckets; expected {' or '.join(known)}")
         return cls(frozenset(chosen), feature_buckets, link_buckets, merged)
 
     def __str__(self) -> str:
@@ -86,7 +95,7 @@ class MetafeatureSet:
             ("feature-count", FEATURE_COUNT, FEATURE_COUNT_2, self.feature_buckets),
             ("link-count", LINK_COUNT, LINK_COUNT_2, self.link_buckets),
         ):
-            if name in conjunction and buckets == 2:
+            if name in conjunction and buckets == "double":
                 masks = [
                     m for mask in masks for m in (mask, mask ^ _mask(floor, ceiling), mask | _mask(ceiling))
                 ]  # fmt: skip
@@ -94,7 +103,7 @@ class MetafeatureSet:
 
     def _merge(self, mask: int) -> int:
         if self.merged and mask & _mask(FEATURE):
-            known = (TYPE,) if self.feature_buckets == 2 else (TYPE, FEATURE_COUNT)
+            known = (TYPE,) if self.feature_buckets == "double" else (TYPE, FEATURE_COUNT)
             return mask & ~_mask(*known)
         return mask
 
@@ -104,7 +113,9 @@ class MetafeatureSet:
 
 def _known(name: str, text: str) -> str:
     if name not in NAMES:
-        raise SpecError(f"metafeatures {text!r}: no metafeature {name!r}; expected all or some of {', '.join(NAMES)}")
+        raise SpecError(
+            f"metafeatures {text!r}: no metafeature {name!r}; expected lean, all, or some of {', '.join(NAMES)}"
+        )
     return name
 
 
@@ -164,7 +175,14 @@ def _last_unit(mask: int) -> int:
 
 # Where the weights of a link count's buckets lie. All conjunctions that differ in the link count alone
 # share a line of eight slots: the line is found by the hash of the others, and the slot inside it by a code
-# of three bits. A line holds the buckets of four powers of two; higher buckets go to further lines.
-BUCKETS_A_LINE = 4
+# of three bits; code 0 is the conjunction without the link count. A line holds the buckets of four powers of
+# two, or seven half octaves; higher buckets go to further lines.
+BUCKETS_A_LINE = {"single": 4, "double": 4, "half": 8}
 FLOOR_CODES = (1, 2, 4, 3)  # of a bucket, modulo four
 PAIR_CODES = (0, 6, 7, 5)  # of a bucket with the next; no count lies between 1 and 2, so 0 is free
+
+
+def half_octave(count: int) -> int:
+    """Twice the floor of log2, and one more in the upper half of the octave; 1 for a count of one, to leave 0 free."""
+    floor = count.bit_length() - 1
+    return 2 * floor + (count >> (floor - 1) & 1) if floor else 1

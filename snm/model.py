@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from snm import parallel, storage
+from snm.calibration import Gate
+from snm.calibration import size as gate_size
 from snm.corpus import encode_lines
 from snm.errors import FormatError, InputError, SettingsError
 from snm.features import Extractor, FeatureSpec, KeyLayout
@@ -35,7 +37,9 @@ class Part:
     share: float
     """Its part of P(word): the parts of a word add up to P exactly."""
     weight: float
-    """Its part of the whole distribution: its row sum over the sum of all rows."""
+    """Its part of the whole distribution: its gated row sum over that of all rows."""
+    gate: float
+    """By how much the gate multiplies its row."""
 
 
 @dataclass(frozen=True)
@@ -245,19 +249,44 @@ class SnmModel(RowModel):
     kind = "snm"
     value_names = "sums", "weights"
 
-    def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
-        from snm.kernels import lookup
+    def _open(self) -> None:
+        super()._open()
+        self.gate = None
+        if self.manifest["gate"] is not None:
+            flat = self._array("gate")
+            self.gate = Gate.of(np.ascontiguousarray(flat), self.extractor.n_slots)
+            self.codes = self._array("codes")
+            units = self.manifest["gate"]["units"]
+            if len(flat) != gate_size(self.extractor.n_slots, units) or len(self.codes) != len(self.row_values):
+                raise FormatError(f"{self.path}: the gate does not fit the rows; restore or rebuild the model")
 
-        lookup.score(keys, words, self.index, self.row_values, self.offsets, self.targets, self.link_values, out)
+    def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
+        from snm.kernels import gating, lookup
+
+        links = self.offsets, self.targets, self.link_values
+        if self.gate is None:
+            lookup.score(keys, words, self.index, self.row_values, *links, out)
+        else:
+            gating.score(keys, words, self.index, self.codes, self.row_values, *links, self.gate, out)
+
+    def _gated_rows(self, context: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The slots that have a row after `context`, their rows, and what the gate multiplies those by."""
+        from snm.kernels import gating
+
+        rows = self._rows(context)
+        scale = np.ones((1, len(rows)))
+        if self.gate is not None:
+            gating.gate_rows(rows[None], self.codes, self.offsets, self.row_values, self.gate, scale)
+        found = np.flatnonzero(rows >= 0)
+        return found, rows[found], scale[0, found]
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
-        rows = self._rows(context)
-        rows = rows[rows >= 0]
+        _, rows, scale = self._gated_rows(context)
         y = np.zeros(len(self.vocabulary), np.float64)
-        for row in rows:
+        for row, factor in zip(rows, scale, strict=True):
             targets, weights = self._row(row)
-            y[targets] += weights
-        y /= self.row_values[rows].sum(dtype=np.float64)
+            y[targets] += factor * weights
+        y /= (scale * self.row_values[rows]).sum()
         return y
 
     def faults(self) -> Iterator[tuple[bool, str]]:
@@ -265,6 +294,8 @@ class SnmModel(RowModel):
         sums = np.add.reduceat(self.link_values, self.offsets[:-1], dtype=np.float64)
         yield not np.allclose(sums, self.row_values, rtol=1e-6, atol=0), "stored row sums are not the sums of the rows"
         yield not (self.link_values > 0).all(), "a weight is not above zero"
+        if self.gate is not None:
+            yield not all(np.isfinite(part).all() for part in self.gate), "the gate holds what is no number"
 
     def explain(self, sentence: str) -> list[Explanation]:
         """For every word of the sentence and its end: which features fired, and what each brought."""
@@ -275,14 +306,15 @@ class SnmModel(RowModel):
         return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
-        rows = self._rows(tokens[:-1])
-        found = [(q, row) for q, row in enumerate(rows) if row >= 0]
-        denominator = float(self.row_values[[row for _, row in found]].sum(dtype=np.float64))
+        slots, rows, scale = self._gated_rows(tokens[:-1])
+        row_sums = scale * self.row_values[rows]
+        denominator = row_sums.sum()
         parts = []
-        for q, row in found:
+        for q, row, factor, row_sum in zip(slots, rows, scale, row_sums, strict=True):
             targets, weights = self._row(row)
-            share = float(weights[targets == tokens[-1]].sum()) / denominator
-            parts.append(Part(self.feature_text(q, tokens[:-1]), share, float(self.row_values[row]) / denominator))
+            share = factor * weights[targets == tokens[-1]].sum() / denominator
+            name = self.feature_text(q, tokens[:-1])
+            parts.append(Part(name, float(share), float(row_sum / denominator), float(factor)))
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from snm import corpus, storage
+from snm import calibration, corpus, storage
+from snm.calibration import GateReport
 from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
@@ -21,9 +22,10 @@ from snm.progress import Progress, silent
 from snm.rows import RowIndex
 from snm.storage import VOCABULARY, ModelWriter
 from snm.training import Adjustment, Annotations, HeldOut, TrainingReport, TrainingSettings, train_adjustment
-from snm.vocabulary import Vocabulary, read_word_list
+from snm.vocabulary import UNKNOWN, Vocabulary, read_word_list
 
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 300_000  # of the training text, where the user gives none
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 300_000  # of the training text, where the user gives none
+RETURNED_SHARE = 0.01  # a slice larger than this is counted in the end
 LINKS_AT_A_TIME = 1 << 24  # while building M
 MODELS = ("snm", "kn", "katz", "sbo")
 DISCOUNTS = ("modified", "single")
@@ -40,7 +42,7 @@ class Settings:
 
     `model` is `snm`, `kn` (Kneser-Ney), `katz` or `sbo` (stupid backoff). `features` is SNM's specification;
     without one, and for the other models, n-grams up to `order` are taken. `discounts` are Kneser-Ney's:
-    `modified` or `single`.
+    `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     """
 
     model: str = "snm"
@@ -56,6 +58,7 @@ class Settings:
     threads: int = field(default_factory=default_threads)
     partitions: int | None = None
     seed: int = 1
+    gate: int = 64
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -65,6 +68,7 @@ class Settings:
             ("threads", 1),
             ("partitions", 1),
             ("seed", 0),
+            ("gate", 0),
         ):
             value = getattr(self, name)
             if value is not None and value < low:
@@ -96,8 +100,9 @@ def train(
 ) -> RowModel:
     """Train a model on text and write it to the folder `output`.
 
-    `dev` is held-out text: it stops training when its perplexity rises, and is what the multinomial
-    loss is trained on. `notify` is told in words what is done, `progress` how far it is.
+    `dev` is held-out text: the gate and the multinomial loss are learned on it, and it says which pass was
+    best. Without it a slice of the training text is set aside where it is needed. `notify` is told in words what
+    is done, `progress` how far it is.
     """
     settings = settings or Settings()
     spec = FeatureSpec(settings.specification)
@@ -110,6 +115,10 @@ def train(
         if settings.model == "snm":
             run.adjust()
             run.build()
+            run.calibrate()
+            if run.slice_counts:
+                run.count_everything()
+            run.finish()
         else:
             run.smooth()
     return cast(RowModel, load(output))
@@ -124,7 +133,11 @@ class _Run:
         self.settings, self.spec, self.writer = settings, spec, writer
         self.progress, self.notify = progress, notify
         self.annotations: Annotations | None = None
+        self.adjusted = False
         self.held_out: dict[str, HeldOut] = {}  # "fitted": the multinomial loss's; "dev": stops training
+        self.gate_text: Text | None = None
+        self.gate: tuple[np.ndarray, GateReport] | None = None
+        self.whole: Text | None = None  # the training text before a slice of it was set aside
 
     # -- text to tokens
 
@@ -141,13 +154,13 @@ class _Run:
         if not self.text.events:
             raise InputError(f"{corpus.names(sources)}: no words; expected one sentence a line")
         held_out = self._held_out_text(dev)
-        self._report_text()
+        self._report_text(self.whole or self.text)
         self._make_extractor()
         for name, text in held_out.items():
             self.held_out[name] = HeldOut(text, self.extractor)
 
-    def _report_text(self) -> None:
-        text, unknown = self.text, int((self.text.tokens == self.vocabulary.unknown).sum())
+    def _report_text(self, text: Text) -> None:
+        unknown = int((text.tokens == self.vocabulary.unknown).sum())
         self.figures: dict[str, Any] = {"sentences": text.sentences, "tokens": text.events, "oov": unknown}
         self.notify(
             f"{text.sentences:,} sentences, {text.events:,} tokens, {len(self.vocabulary):,} words, "
@@ -155,28 +168,49 @@ class _Run:
         )
 
     def _held_out_text(self, dev: Sources) -> dict[str, Text]:
-        multinomial = self.settings.training.loss == "multinomial"
-        if dev:
-            text = corpus.encode_files(dev, self.vocabulary)
-            if not text.events:
-                raise InputError(f"{corpus.names(dev)}: no words; expected held-out text, one sentence a line")
-            if text.events > HELD_OUT_MOST:
-                text = corpus.sample_sentences(text, HELD_OUT_MOST, self.settings.seed)
-                self.notify(f"of the held-out text, {text.events:,} tokens drawn at random are used")
-        elif multinomial:
-            if self.text.sentences < 2:
-                raise InputError("one sentence is too little to set held-out text aside; give some with --dev")
-            wanted = min(int(self.text.events * HELD_OUT_SHARE) + 1, HELD_OUT_MOST)
-            self.text, text = corpus.split_sentences(self.text, wanted, self.settings.seed)
-            self.notify(f"no held-out text given: {text.events:,} tokens of the training text are set aside")
-        else:
+        """Text set aside or given: the gate's is kept, what the adjustment function's training needs is returned."""
+        s = self.settings
+        multinomial = s.training.loss == "multinomial"
+        if s.model != "snm" or not (dev or s.gate or multinomial):
+            return {}
+        text = self._given(dev) if dev else self._set_aside(required=multinomial)
+        if text is None:
             return {}
         if not multinomial:
-            return {"dev": text}
+            self.gate_text = text
+            return {"dev": text} if s.training.passes > 1 else {}
         if text.sentences < 5:
             return {"fitted": text}
-        fitted, stopping = corpus.split_sentences(text, text.events // 5, seed=None)
-        return {"fitted": fitted, "dev": stopping}
+        fitted, rest = corpus.split_sentences(text, text.events // 5, seed=None)
+        self.gate_text = rest
+        return {"fitted": fitted, "dev": rest}
+
+    def _given(self, dev: Sources) -> Text:
+        text = corpus.encode_files(dev, self.vocabulary)
+        if not text.events:
+            raise InputError(f"{corpus.names(dev)}: no words; expected held-out text, one sentence a line")
+        if text.events > HELD_OUT_MOST:
+            text = corpus.sample_sentences(text, HELD_OUT_MOST, self.settings.seed)
+            self.notify(f"of the held-out text, {text.events:,} tokens drawn at random are used")
+        return text
+
+    def _set_aside(self, required: bool) -> Text | None:
+        """The end of the training text, or nothing where that would be too little."""
+        wanted = min(int(self.text.events * HELD_OUT_SHARE) + 1, HELD_OUT_MOST)
+        if required and self.text.sentences < 2:
+            raise InputError("one sentence is too little to set held-out text aside; give some with --dev")
+        if not required and wanted < calibration.LEAST_EVENTS:
+            self.notify(f"{self.text.events:,} tokens are too few to set some aside for a gate; give --dev to have one")
+            return None
+        self.whole = self.text
+        self.text, text = corpus.split_sentences(self.text, wanted, seed=None)
+        if self.settings.vocabulary is None:
+            # A word that the rest hardly has would not be in the vocabulary, were the slice not part of the text
+            rare = np.bincount(self.text.tokens, minlength=len(self.vocabulary)) < self.settings.min_count
+            rare[: UNKNOWN + 1] = False
+            text = Text(np.where(rare[text.tokens], np.uint32(UNKNOWN), text.tokens), text.sentences)
+        self.notify(f"no held-out text given: the last {text.events:,} tokens of the training text are set aside")
+        return text
 
     def _make_extractor(self) -> None:
         types, slots = len(self.spec.types), len(self.spec.slots)
@@ -208,7 +242,7 @@ class _Run:
         """Where the annotations go, and how much memory is left for counting."""
         s = self.settings
         room = s.memory - self.text.tokens.nbytes
-        if s.model == "snm" and s.training.loss != "multinomial" and s.training.passes:
+        if s.model == "snm" and s.training.loss != "multinomial" and s.training.passes and not self.adjusted:
             events = self.text
             if s.training.events is not None:
                 events = corpus.sample_sentences(self.text, s.training.events, s.seed)
@@ -262,7 +296,7 @@ class _Run:
             self.adjustment, s.training, self.annotations, self.held_out.get("fitted"), self.held_out.get("dev"),
             s.threads if self.text.events >= EVENTS_FOR_THREADS else 1, s.seed, self.progress,
         )  # fmt: skip
-        self.annotations = None
+        self.annotations, self.adjusted, self.held_out = None, True, {}
         kept = self.report.losses[: self.report.best_pass]
         if kept and not kept[-1] < DIVERGED:
             raise SettingsError(f"training diverged: its loss is {kept[-1]:.3g} an event; lower --rate")
@@ -294,7 +328,68 @@ class _Run:
                 sums.append(made[1])
                 bar(int(last - first))
                 row = end
-        self._finish(SnmModel.kind, RowIndex.build(features), {"training": self._training()})
+        self.index = RowIndex.build(features)
+
+    # -- the matrix to a gate
+
+    def calibrate(self) -> None:
+        """Learn the gate on held-out text."""
+        s, writer, text = self.settings, self.writer, self.gate_text
+        if not s.gate or text is None:
+            return
+        if text.events < calibration.LEAST_EVENTS:
+            self.notify(f"{text.events:,} held-out tokens are too few for a gate; {calibration.LEAST_EVENTS:,} are not")
+            return
+        codes = calibration.count_codes(writer.load("totals"))
+        offsets, targets = writer.load("offsets"), writer.load("targets")
+        found = self._find(text, offsets, targets)
+        events = calibration.Events(*found, codes, offsets, writer.load("sums"), writer.load("weights"))
+        with self.progress("gating", calibration.PASSES * len(events)) as bar:
+            flat, report = calibration.fit(events, s.gate, s.seed, bar)
+        steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
+        self.notify(f"held-out perplexity {steps} with a gate" if report.helps else f"a gate does not help: {steps}")
+        if report.helps:
+            self.gate = flat, report
+
+    def _find(self, text: Text, offsets: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and links of the events of a text. (events, slots) int64 each"""
+        from snm.kernels import lookup
+
+        tokens = text.tokens
+        rows = np.empty((len(tokens), self.extractor.n_slots), np.int64)
+        links = np.empty_like(rows)
+        for start, stop in self.extractor.blocks(0, len(tokens)):
+            lookup.find_rows(self.extractor.keys(tokens, start, stop), self.index, rows[start:stop])
+            lookup.find_links(rows[start:stop], tokens[start:stop], offsets, targets, links[start:stop])
+        events = rows[:, 0] >= 0
+        return rows[events], links[events]
+
+    # -- the slice that was set aside back into the counts
+
+    @property
+    def slice_counts(self) -> bool:
+        """Whether a slice was set aside that is too much of the text to leave out."""
+        return self.whole is not None and self.text.events < (1 - RETURNED_SHARE) * self.whole.events
+
+    def count_everything(self) -> None:
+        """Count the text anew with the slice, and build M of that: the adjustment and the gate stay."""
+        assert self.whole is not None
+        self.notify("counting again, with the text that was set aside")
+        for name in (*Counts._fields, "weights", "sums"):
+            self.writer.drop(name)
+        self.text = self.whole
+        self.count()
+        self.build()
+
+    def finish(self) -> None:
+        """Write what is left of an SNM model: its gate, and what it reads of the rows."""
+        gate = None
+        if self.gate is not None:
+            flat, report = self.gate
+            self.writer.array("gate", "<f4").append(flat)
+            self.writer.array("codes", "|u1").append(calibration.count_codes(self.writer.load("totals")))
+            gate = {"units": self.settings.gate, **asdict(report)}
+        self._finish(SnmModel.kind, self.index, {"training": self._training(), "gate": gate})
 
     # -- counts to a backoff model
 
@@ -336,6 +431,7 @@ class _Run:
         return {
             **recorded,
             "rate": training.learning_rate(),
+            "start": self.adjustment.start,
             "slots": len(self.adjustment.table),
             "metafeatures": str(training.metafeatures),
             "feature_buckets": training.metafeatures.feature_buckets,

@@ -117,22 +117,30 @@ def log2_buckets(n: int) -> tuple[int, float]:
     return n.bit_length() - 1, math.log2(n) - (n.bit_length() - 1)
 
 
+def half_octaves(n: int) -> int:
+    """Number of the half octave of n, by its bounds: 1 | 2 | 3 | 4-5 | 6-7 | 8-11 | 12-15 | …, the first being 1."""
+    bounds = [1, *(step * 2**octave for octave in range(1, 40) for step in (1, 1.5))]
+    return sum(bound <= n for bound in bounds)
+
+
 class Adjustment:
     """A(i, j) = sum over k of theta(hash[alpha_k(i, j, C_i*, C_ij)])."""
 
     def __init__(
         self, spec: FeatureSpec, layout: KeyLayout, masks: dict[int, int], table: np.ndarray,
-        doubled: tuple[bool, bool], bucket_hashes: tuple[np.ndarray, np.ndarray],
+        buckets: tuple[str, str], bucket_hashes: tuple[np.ndarray, np.ndarray], start: float = 0.0,
     ) -> None:  # fmt: skip
         """`masks`: conjunctions as bit masks over the seven elementary metafeatures, with multiplicity.
-        `doubled`: whether feature counts and link counts have two buckets."""
+        `buckets`: how feature counts and link counts are bucketed. `start`: what every A(i, j) begins at."""
         self.spec, self.layout, self.masks, self.table = spec, layout, masks, table
-        self.doubled, self.bucket_hashes = doubled, bucket_hashes
+        self.buckets, self.bucket_hashes, self.start = buckets, bucket_hashes, start
 
     def metafeatures(self, feature: Feature, target: int, total: int, link: int) -> list[tuple[int, int, float, int]]:
         """(conjunction, slot of the table, weight, multiplicity) of every metafeature alpha_k(i, j, C_i*, C_ij)."""
         (bc, lost_c), (bl, lost_l) = log2_buckets(total), log2_buckets(link)
-        double_c, double_l = self.doubled
+        double_c, double_l = self.buckets[0] == "double", self.buckets[1] == "double"
+        if self.buckets[1] == "half":
+            bl = half_octaves(link)
         elementary = [
             (mix64(key_of(self.spec, self.layout, feature) ^ 0xD6E8FEB86659FD93), 1.0),
             (self.spec.types[feature[0]].salt, 1.0),
@@ -159,13 +167,13 @@ class Adjustment:
         if not floor and not ceiling:
             return 0, 0
         bucket += not floor
-        codes = PAIR_CODES if floor and ceiling else FLOOR_CODES
-        line = bucket // BUCKETS_A_LINE
-        return (int(self.bucket_hashes[1][line]) if line else 0), codes[bucket % BUCKETS_A_LINE]
+        line, rest = divmod(bucket, BUCKETS_A_LINE[self.buckets[1]])
+        codes = range(8) if self.buckets[1] == "half" else PAIR_CODES if floor and ceiling else FLOOR_CODES
+        return (int(self.bucket_hashes[1][line]) if line else 0), codes[rest]
 
     def __call__(self, feature: Feature, target: int, total: int, link: int) -> float:
         found = self.metafeatures(feature, target, total, link)
-        return sum(m * w * float(self.table[slot, 0]) for _, slot, w, m in found)
+        return self.start + sum(m * w * float(self.table[slot, 0]) for _, slot, w, m in found)
 
 
 def matrix(counts: Counts, adjustment: Adjustment) -> dict[Feature, dict[int, float]]:
@@ -194,6 +202,37 @@ def probability(m: dict[Feature, dict[int, float]], features: set[Feature], targ
     """Eq. prob: y_j over the sum of all y_u."""
     y = prediction(m, features)
     return y.get(target, 0.0) / sum(y.values())
+
+
+# ---------------------------------------------------------------------------------------------
+# the gate, which the paper does not have
+
+
+def gate_weights(rows: Sequence[tuple[float, int, float] | None], gate: Sequence[np.ndarray]) -> list[float]:
+    """exp(B_q) of every slot; `rows` has (C_i*, distinct targets, row sum) of a slot, or None where there is no row.
+
+    `gate` are the weights from inputs to hidden units, their biases, the weights to the slots, theirs.
+    """
+    hidden_weights, hidden_biases, output_weights, output_biases = (part.tolist() for part in gate)
+    inputs = []
+    for row in rows:
+        if row is None:
+            inputs.append((0.0, 0.0, 0.0, 0.0))
+        else:
+            total, distinct, row_sum = row
+            log_total = round(8 * math.log2(total)) / 8 * math.log(2)  # kept to an eighth of an octave
+            inputs.append((0.2 * log_total, 0.2 * (math.log(distinct) - log_total), 0.2 * math.log(row_sum), 1.0))
+    hidden = []
+    for u, bias in enumerate(hidden_biases):
+        total_input = sum(
+            x * w[u] for xs, ws in zip(inputs, hidden_weights, strict=True) for x, w in zip(xs, ws, strict=True)
+        )
+        hidden.append(max(0.0, bias + total_input))
+    sums = [
+        b + sum(h * w for h, w in zip(hidden, ws, strict=True))
+        for ws, b in zip(output_weights, output_biases, strict=True)
+    ]
+    return [math.exp(max(-15.0, min(15.0, b))) if row else 0.0 for b, row in zip(sums, rows, strict=True)]
 
 
 # ---------------------------------------------------------------------------------------------

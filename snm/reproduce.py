@@ -32,6 +32,7 @@ from snm.vocabulary import BEGIN
 PARTS = ("valid", "test")
 REFERENCE = "kn5"
 ORDERS = (5, 6, 7, 8)
+PAPER_RATE = 0.02  # of AdaGrad, with all of the paper's metafeatures
 LM1B_TRAINING = "training-monolingual.tokenized.shuffled"
 LM1B_HELD_OUT = "heldout-monolingual.tokenized.shuffled"
 
@@ -85,16 +86,19 @@ TABLES: dict[str, list[Line]] = {
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """What `Settings` a model of the tables is trained with."""
+    """What `Settings` a model of the tables is trained with: SNM's are the paper's, not our defaults."""
     kind, *how = name.split(", ")
     for baseline in ("kn", "katz", "sbo"):
         if kind.removeprefix(baseline).isdecimal():
             return {"model": baseline, "order": int(kind.removeprefix(baseline))}
-    if not how:
-        return {"features": kind}
-    buckets = {"both counts doubled": (2, 2), "link count doubled": (1, 2), "feature count doubled": (2, 1)}[how[0]]
+    buckets = {
+        "both counts doubled": ("double", "double"),
+        "link count doubled": ("single", "double"),
+        "feature count doubled": ("double", "single"),
+    }[how[0] if how else "link count doubled"]
     chosen = MetafeatureSet.parse(", ".join(["all", *how[1:]]), *buckets)
-    return {"features": kind, "training": TrainingSettings(metafeatures=chosen)}
+    training = TrainingSettings(metafeatures=chosen, rate=PAPER_RATE, start=0.0)
+    return {"features": kind, "training": training, "gate": 0}
 
 
 @dataclass

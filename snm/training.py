@@ -22,19 +22,23 @@ from snm.corpus import Text
 from snm.counting import Counts
 from snm.errors import SettingsError
 from snm.features import Extractor
-from snm.metafeatures import BUCKETS, MetafeatureSet
+from snm.metafeatures import BUCKETS, BUCKETS_A_LINE, MetafeatureSet
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
 
 LOSSES = ("leave-one-out", "poisson", "multinomial")
 OPTIMISERS = ("adagrad", "sgd")
-DEFAULT_RATES = {"adagrad": 0.02, "sgd": 0.002}
+DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How the adjustment function is learned. None: all events; the optimiser's own rate; slots by the links."""
+    """How the adjustment function is learned.
+
+    None: the optimiser's own rate, slots by the links, all events, and as `start` of every A(i, j) minus the logarithm
+    of the mean number of features an event: there predictions have the right mass before the first step.
+    """
 
     loss: str = "leave-one-out"
     optimiser: str = "adagrad"
@@ -44,6 +48,7 @@ class TrainingSettings:
     slots: int | None = None
     events: int | None = None
     batch: int = 4096
+    start: float | None = None
     metafeatures: MetafeatureSet = field(default_factory=MetafeatureSet.parse)
 
     def __post_init__(self) -> None:
@@ -57,6 +62,8 @@ class TrainingSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise SettingsError(f"{name} is {value}; expected a number above 0")
+        if self.start is not None and not abs(self.start) < 30:
+            raise SettingsError(f"start is {self.start}; expected a number between -30 and 30")
         if self.loss == "multinomial" and self.events is not None:
             raise SettingsError("events are drawn from the training text; the multinomial loss has held-out text only")
         if self.slots is not None and self.slots > 1 << 32:
@@ -87,7 +94,12 @@ class Adjustment:
             self.table[:, 1] = settings.accumulator
         self._layout = layout
         self._type_hashes = np.array([t.salt for t in types], np.uint64)
-        self._doubled = metafeatures.feature_buckets == 2, metafeatures.link_buckets == 2
+        self.start = 0.0 if settings.start is None else settings.start
+        link_buckets = metafeatures.link_buckets
+        self._buckets = (
+            metafeatures.feature_buckets == "double", link_buckets == "double", link_buckets == "half",
+            np.int64(BUCKETS_A_LINE[link_buckets]),
+        )  # fmt: skip
 
     @property
     def function(self) -> Any:
@@ -97,7 +109,7 @@ class Adjustment:
         plan, layout = self.plan, self._layout
         return Function(
             np.uint64(layout.type_shift), np.uint64((1 << layout.type_bits) - 1), self._type_hashes,
-            bucket_hashes("feature-count"), line_hashes(), *self._doubled,
+            bucket_hashes("feature-count"), line_hashes(), *self._buckets, self.start,
             plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends,
             np.uint64(len(self.table)), self.table,
         )  # fmt: skip
@@ -182,6 +194,13 @@ class Annotations:
             advance(stop - start)
 
         parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+
+    def mean_features(self, leave_one_out: bool, most: int = 1 << 20) -> float:
+        """Mean number of features an event that training looks at, of about `most` tokens or all there are."""
+        step = -(-len(self.values) // most)
+        totals = self.values[::step, :, 0]
+        events = np.count_nonzero(totals[:, 0])
+        return float(np.count_nonzero(totals > leave_one_out) / max(1, int(events)))
 
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
@@ -330,6 +349,8 @@ def train_adjustment(
 ) -> TrainingReport:
     """Run the passes; with `dev`, stop when its perplexity rises and go back to the best weights."""
     report = TrainingReport()
+    if settings.start is None and annotations is not None:
+        adjustment.start = -math.log(max(1.0, annotations.mean_features(settings.loss == "leave-one-out")))
     best: np.ndarray | None = None
     if dev is not None:
         report.perplexities.append(dev.perplexity(adjustment, threads))

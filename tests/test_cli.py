@@ -120,7 +120,7 @@ def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> 
         "train", corpus_file, "-o", tmp_path / "m", "--features", "ngram(0..1)", "--min-count", "5", "--max-words", "4",
         "--loss", "poisson", "--optimiser", "sgd", "--rate", "0.001", "--passes", "2", "--events", "500",
         "--slots", "4096",
-        "--metafeatures", "all, -target", "--feature-buckets", "2", "--link-buckets", "1", "--no-merge",
+        "--metafeatures", "all, -target", "--feature-buckets", "double", "--link-buckets", "single", "--no-merge",
         "--memory", "300M",
         "--partitions", "2", "--threads", "1", "--seed", "9", "--closed", "--dev", corpus_file,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> 
     training = manifest["training"]
     expected = {
         "loss": "poisson", "optimiser": "sgd", "rate": 0.001, "passes": 2, "events": 500, "slots": 4096,
-        "feature_buckets": 2, "link_buckets": 1, "merged": False, "seed": 9,
+        "feature_buckets": "double", "link_buckets": "single", "merged": False, "seed": 9,
     }  # fmt: skip
     assert {name: training[name] for name in expected} == expected
     assert "target" not in training["metafeatures"].replace("feature-target", "")

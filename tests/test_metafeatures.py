@@ -5,22 +5,29 @@ from __future__ import annotations
 import pytest
 
 from snm.errors import SettingsError, SpecError
-from snm.metafeatures import FLOOR_CODES, NAMES, PAIR_CODES, MetafeatureSet
+from snm.metafeatures import FLOOR_CODES, NAMES, PAIR_CODES, MetafeatureSet, half_octave
+from snm.reference import half_octaves
 from snm.training import TrainingSettings
 
 
 @pytest.mark.parametrize(
     ("feature_buckets", "link_buckets", "number"),
-    [(1, 1, 2**5 - 1), (1, 2, 2**6 - 1), (2, 1, 2**6 - 1), (2, 2, 2**7 - 1)],
+    [
+        ("single", "single", 2**5 - 1),
+        ("single", "half", 2**5 - 1),
+        ("single", "double", 2**6 - 1),
+        ("double", "single", 2**6 - 1),
+        ("double", "double", 2**7 - 1),
+    ],
 )
-def test_all_conjunctions(feature_buckets: int, link_buckets: int, number: int) -> None:
+def test_all_conjunctions(feature_buckets: str, link_buckets: str, number: int) -> None:
     masks = MetafeatureSet.parse("all", feature_buckets, link_buckets, merged=False).masks()
     assert len(masks) == number
     assert set(masks.values()) == {1}
 
 
 def test_merging_keeps_the_number_and_halves_the_look_ups() -> None:
-    merged, apart = (MetafeatureSet.parse("all", 1, 1, merged).masks() for merged in (True, False))
+    merged, apart = (MetafeatureSet.parse("all", "single", "single", merged).masks() for merged in (True, False))
     assert sum(merged.values()) == sum(apart.values()) == 31
     assert len(merged) == 4 + 15
     assert all(not mask & 1 or not mask & 0b110 for mask in merged), "with the feature, no type and no count"
@@ -46,9 +53,22 @@ def test_what_makes_no_sense_is_refused(text: str) -> None:
         MetafeatureSet.parse(text)
 
 
-def test_three_buckets_are_refused() -> None:
-    with pytest.raises(SpecError, match="expected 1 or 2"):
-        MetafeatureSet.parse("all", 3)
+def test_buckets_that_are_not_known_are_refused() -> None:
+    with pytest.raises(SpecError, match="expected single or double"):
+        MetafeatureSet.parse("all", "half")
+    with pytest.raises(SpecError, match="expected single or double or half"):
+        MetafeatureSet.parse("all", "single", "thirds")
+
+
+def test_half_octaves_are_the_oracles_and_leave_the_first_place_of_a_line_free() -> None:
+    counts = [*range(1, 5000), 2**20 - 1, 2**20, 3 * 2**19, 2**31]
+    assert [half_octave(n) for n in counts] == [half_octaves(n) for n in counts]
+    assert [half_octave(n) for n in (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 15, 16)] == [1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8]
+
+
+def test_lean_is_four_conjunctions() -> None:
+    assert len(MetafeatureSet.parse("lean").conjunctions) == 4
+    assert MetafeatureSet.parse("lean, target").conjunctions > MetafeatureSet.parse().conjunctions
 
 
 def test_the_codes_of_a_line_do_not_collide() -> None:
@@ -66,6 +86,8 @@ def test_settings_out_of_range_are_refused() -> None:
         {"rate": float("inf")},
         {"accumulator": 0.0},
         {"slots": 0},
+        {"start": 31.0},
+        {"start": float("nan")},
         {"slots": 1 << 40},
     ):
         with pytest.raises(SettingsError):

@@ -50,9 +50,9 @@ def key(extractor: Extractor, feature: reference.Feature) -> int:
 
 
 def oracle_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray) -> reference.Adjustment:
-    doubled = metafeatures.feature_buckets == 2, metafeatures.link_buckets == 2
+    buckets = metafeatures.feature_buckets, metafeatures.link_buckets
     hashes = bucket_hashes("feature-count"), bucket_hashes("link-count")
-    return reference.Adjustment(extractor.spec, extractor.layout, metafeatures.masks(), table, doubled, hashes)
+    return reference.Adjustment(extractor.spec, extractor.layout, metafeatures.masks(), table, buckets, hashes)
 
 
 def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: int = 0) -> Adjustment:
@@ -100,17 +100,19 @@ def test_distinct_features_have_distinct_keys_and_know_their_type(spec: str) -> 
 
 METAFEATURES = [
     MetafeatureSet.parse(),
-    MetafeatureSet.parse(merged=False),
-    MetafeatureSet.parse(feature_buckets=2, link_buckets=2, merged=False),
-    MetafeatureSet.parse(feature_buckets=2, link_buckets=2),
-    MetafeatureSet.parse(link_buckets=1),
-    MetafeatureSet.parse("all, -feature"),
+    MetafeatureSet.parse("all"),
+    MetafeatureSet.parse("all", link_buckets="double"),
+    MetafeatureSet.parse("all", link_buckets="double", merged=False),
+    MetafeatureSet.parse("all", feature_buckets="double", link_buckets="double", merged=False),
+    MetafeatureSet.parse("all", feature_buckets="double", link_buckets="double"),
+    MetafeatureSet.parse("all", link_buckets="single"),
+    MetafeatureSet.parse("all, -feature", link_buckets="double"),
     MetafeatureSet.parse("type+link-count, target, feature-count+link-count"),
 ]
 
 
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
-@pytest.mark.parametrize("metafeatures", METAFEATURES, ids=lambda m: f"{len(m.masks())}masks")
+@pytest.mark.parametrize("metafeatures", METAFEATURES, ids=lambda m: f"{len(m.masks())}masks-{m.link_buckets}")
 def test_gradients_are_the_oracles(metafeatures: MetafeatureSet, loss: str) -> None:
     text = random_text(5)
     extractor = extractor_of(SMALL_SKIPS, text, WORDS)
@@ -146,7 +148,7 @@ def kernel_gradients(
 
 @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
-@pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks")
+@pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks-{m.link_buckets}")
 def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimiser: str) -> None:
     text = random_text(11, 12)
     extractor = extractor_of("ngram(0..2) + skip(r=1, s=1..3, a=0, tied)", text, WORDS)
@@ -158,7 +160,7 @@ def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimise
     for context, target in reference.events(reference.to_sentences(text.tokens)):
         order = sorted(reference.features_of(extractor.spec, context), key=lambda f: slot_order(extractor, context, f))
         reference.train_event(extractor.spec, counts, oracle, context, target, order, 0.05, loss == "leave-one-out")
-    assert np.count_nonzero(oracle.table[:, 0]) > 500
+    assert np.count_nonzero(oracle.table[:, 0]) > 300
     np.testing.assert_allclose(made.table, oracle.table, rtol=1e-5, atol=1e-6)
 
 
@@ -170,7 +172,7 @@ def slot_order(extractor: Extractor, context: reference.Sentence, feature: refer
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks")
+@pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks-{m.link_buckets}")
 def test_matrix_row_sums_and_probabilities_are_the_oracles(spec: str, metafeatures: MetafeatureSet) -> None:
     text = random_text(13, 25)
     extractor = extractor_of(spec, text, WORDS)

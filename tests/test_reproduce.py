@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from snm.errors import InputError, SettingsError
+from snm.metafeatures import MetafeatureSet
 from snm.reproduce import TABLES, Workspace, find_texts, settings_of
 from tests.test_cli import fails, run
 
@@ -56,7 +57,8 @@ def test_what_is_there_is_taken(workspace: Workspace, corpus: Path, monkeypatch:
 def test_every_model_of_the_tables_has_settings() -> None:
     names = {name for lines in TABLES.values() for line in lines for name in line.members}
     assert settings_of("kn7") == {"model": "kn", "order": 7}
-    assert settings_of("snm10-skip") == {"features": "snm10-skip"}
+    assert settings_of("snm10-skip")["gate"] == 0, "the paper has none"
+    assert settings_of("snm10-skip")["training"].metafeatures == MetafeatureSet.parse("all", link_buckets="double")
     masks = {name: len(settings_of(name)["training"].metafeatures.conjunctions) for name in names if "doubled" in name}
     assert len(masks) == 7
     assert set(masks.values()) == {31, 15}

@@ -14,7 +14,7 @@ from numba import njit
 
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, helper, mix64, slot_of
-from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES
+from snm.metafeatures import FLOOR_CODES, PAIR_CODES, half_octave
 
 LARGEST_EXPONENT = 30.0  # exp() of more, or of less than its negative, would leave float32 before long
 BATCH = 64  # links whose places are computed together
@@ -22,6 +22,7 @@ BATCH = 64  # links whose places are computed together
 _SMALL = 4096  # counts below this find their bucket in a table
 _FLOOR = np.array([0] + [n.bit_length() - 1 for n in range(1, _SMALL)], np.int64)
 _LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - _FLOOR
+_HALF = np.array([0] + [half_octave(n) for n in range(1, _SMALL)], np.int64)
 
 
 class Function(NamedTuple):
@@ -34,6 +35,9 @@ class Function(NamedTuple):
     line_hashes: np.ndarray  # (lines,) uint64: of the lines of a link count
     count_doubled: bool
     link_doubled: bool
+    link_halved: bool  # buckets of half an octave
+    buckets_a_line: np.int64
+    start: float  # what every A(i, j) begins at
     # the plan, see snm.metafeatures.Plan
     parent: np.ndarray
     unit: np.ndarray
@@ -73,7 +77,7 @@ def make_scratch(links, a):
         return np.zeros(links, np.int64)
 
     def weights():
-        return np.zeros((links, 16), np.float64)
+        return np.ones((links, 16), np.float64)
 
     def numbers():
         return np.zeros(links, np.float64)
@@ -99,6 +103,17 @@ def log2_bucket(count):
 
 
 @helper
+def link_bucket(count, a):
+    """Bucket of a link count, and what its floor of log2 lost where that counts."""
+    if not a.link_halved:
+        return log2_bucket(count)
+    if count < _SMALL:
+        return _HALF[count], 0.0
+    floor, _ = log2_bucket(count)
+    return 2 * floor + (count >> (floor - 1) & 1), 0.0
+
+
+@helper
 def bounded_exp(x):
     return math.exp(max(min(x, LARGEST_EXPONENT), -LARGEST_EXPONENT))
 
@@ -106,6 +121,8 @@ def bounded_exp(x):
 @helper
 def set_weights(weight, i, total, link_lost, a):
     """weight[i, kind]: of every kind of conjunction, from what the floor of log2 lost of both counts."""
+    if not (a.count_doubled or a.link_doubled):
+        return  # they are 1, as `make_scratch` left them
     _, lost = log2_bucket(total)
     if not a.count_doubled:
         lost = 0.0
@@ -121,11 +138,14 @@ def set_weights(weight, i, total, link_lost, a):
 @helper
 def find_places(first, last, bucket, at, a, s):
     """Places of the conjunctions [first, last), with a link count of this bucket, from place[at] on."""
-    s.line[1] = s.line[3] = a.line_hashes[bucket // BUCKETS_A_LINE]
-    s.line[2] = a.line_hashes[(bucket + 1) // BUCKETS_A_LINE]
-    s.code[1] = FLOOR_CODES[bucket % BUCKETS_A_LINE]
-    s.code[2] = FLOOR_CODES[(bucket + 1) % BUCKETS_A_LINE]
-    s.code[3] = PAIR_CODES[bucket % BUCKETS_A_LINE]
+    s.line[1] = s.line[3] = a.line_hashes[bucket // a.buckets_a_line]
+    if a.link_halved:
+        s.code[1] = bucket & 7
+    else:
+        s.line[2] = a.line_hashes[(bucket + 1) // a.buckets_a_line]
+        s.code[1] = FLOOR_CODES[bucket & 3]
+        s.code[2] = FLOOR_CODES[(bucket + 1) & 3]
+        s.code[3] = PAIR_CODES[bucket & 3]
     for c in range(first, last):
         group = a.kind[c] >> 2
         h = s.base_hash[a.base[c]] ^ s.line[group]
@@ -143,7 +163,7 @@ def place_link(i, at, key, total, target, link, a, s):
     s.unit[4] = a.count_hashes[bucket + 1]
     for b in range(1, len(a.parent)):
         s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.unit[a.unit[b]]
-    bucket, lost = log2_bucket(link)
+    bucket, lost = link_bucket(link, a)
     set_weights(s.weight_n, i, total, lost, a)
     last = a.ends[3] if lost > 0.0 and a.link_doubled else a.ends[1]
     find_places(0, last, bucket, at, a, s)
@@ -155,8 +175,8 @@ def place_link(i, at, key, total, target, link, a, s):
 @helper
 def place_positive_part(i, at, total, link, link_p, a, s):
     """The same for the positive part of the gradient, whose link count is `link_p`."""
-    bucket, _ = log2_bucket(link)
-    bucket_p, lost = log2_bucket(link_p)
+    bucket, _ = link_bucket(link, a)
+    bucket_p, lost = link_bucket(link_p, a)
     set_weights(s.weight_p, i, total, lost, a)
     if bucket_p == bucket:  # the same metafeatures, other weights
         return at
@@ -225,13 +245,13 @@ def predict_event(n, a, s):
     predicted = 0.0
     for i in range(n):
         begin, last = s.begin[i], s.last_n[i]
-        a_n = a_p = 0.0
+        a_n = a_p = a.start
         for c in range(last):
             theta = a.multiplicity[c] * a.table[s.place[begin + c], 0]
             a_n += s.weight_n[i, a.kind[c]] * theta
             a_p += s.weight_p[i, a.kind[c]] * theta
         if s.last_p[i] > bare:
-            a_p = sum_thetas(0, bare, begin, s.weight_p, i, a, s)
+            a_p = a.start + sum_thetas(0, bare, begin, s.weight_p, i, a, s)
             a_p += sum_thetas(bare, s.last_p[i], begin + last, s.weight_p, i, a, s)
         s.negative[i] *= bounded_exp(a_n)
         if s.positive[i] > 0.0:
@@ -301,7 +321,7 @@ def weigh_rows(first, last, c, a, weights, sums):
             weights[link] = count / total
         for link in range(start, stop):
             i = link - start
-            weights[link] *= bounded_exp(sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
+            weights[link] *= bounded_exp(a.start + sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
     for row in range(first, last):
         row_sum = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
@@ -319,7 +339,8 @@ def weigh_listed(order, c, a, weights, sums):
         for link in range(c.offsets[row], c.offsets[row + 1]):
             count = np.int64(c.counts[link])
             place_link(0, 0, c.features[row], total, c.targets[link], count, a, s)
-            weights[link] = count / total * bounded_exp(sum_thetas(0, s.last_n[0], 0, s.weight_n, 0, a, s))
+            exponent = a.start + sum_thetas(0, s.last_n[0], 0, s.weight_n, 0, a, s)
+            weights[link] = count / total * bounded_exp(exponent)
             sums[row] += weights[link]
 
 

@@ -1,0 +1,188 @@
+"""The gate: how much each row of an event counts, learned on held-out text.
+
+The Poisson loss fits every row of M by itself and does not see that the rows of an event are normalised together,
+nor which other rows are there. The gate does: a network of one hidden layer sees of every slot whether its feature
+has a row, the row's count, its diversity and its sum, and answers with one weight a slot, exp(B_q). Numerator and
+denominator of Eq. prob are both linear in those weights:
+
+    P(j) = sum over q of exp(B_q) M_qj  /  sum over q of exp(B_q) (sum over u of M_qu)
+
+so probabilities still sum to one, and the loss of an event costs nothing for the other words of the vocabulary.
+It must be text that the counts have not seen: on the training text itself the long contexts look certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+INPUTS = 4  # of a slot: log C_i*, log of distinct targets over C_i*, log of the row sum, and 1 where there is a row
+SCALE = 0.2  # of the logarithms, which so come near 1
+CODES_AN_OCTAVE = 8  # C_i* is kept to an eighth of an octave: a byte a row
+LARGEST = 15.0  # of |B|
+PASSES, RATE = 12, 2e-3
+STEPS_A_PASS, SMALLEST_BATCH, LARGEST_BATCH = 256, 64, 2048
+CHECKED_SHARE = 0.1  # of the held-out text, to see whether the gate helps
+LEAST_EVENTS = 2000  # with less held-out text there is nothing to learn from
+
+
+class Gate(NamedTuple):
+    """The network's weights, as the kernels take them; one flat array on disk."""
+
+    hidden: np.ndarray  # (slots, INPUTS, units) float32
+    bias: np.ndarray  # (units,)
+    output: np.ndarray  # (slots, units)
+    offset: np.ndarray  # (slots,)
+
+    @classmethod
+    def of(cls, flat: np.ndarray, slots: int) -> Gate:
+        """Views of a flat array."""
+        units = (len(flat) - slots) // (slots * INPUTS + 1 + slots)
+        ends = np.cumsum([slots * INPUTS * units, units, slots * units])
+        hidden, bias, output, offset = np.split(flat, ends)
+        return cls(hidden.reshape(slots, INPUTS, units), bias, output.reshape(slots, units), offset)
+
+
+def size(slots: int, units: int) -> int:
+    """Numbers in the flat array of a gate."""
+    return slots * INPUTS * units + units + slots * units + slots
+
+
+def count_codes(totals: np.ndarray) -> np.ndarray:
+    """C_i* as a byte: eighths of an octave. (rows,) uint8"""
+    codes: np.ndarray = np.rint(CODES_AN_OCTAVE * np.log2(totals.astype(np.float64))).astype(np.uint8)
+    return codes
+
+
+def log_of_code() -> np.ndarray:
+    """SCALE times the logarithm of the count that a code stands for. (256,) float32"""
+    return (np.arange(256) / CODES_AN_OCTAVE * (math.log(2) * SCALE)).astype(np.float32)
+
+
+@dataclass
+class GateReport:
+    """Held-out perplexity of the part that was kept back, without the gate and after each pass over the rest."""
+
+    events: int
+    ungated: float
+    perplexities: list[float]
+
+    @property
+    def helps(self) -> bool:
+        return bool(self.perplexities) and min(self.perplexities) < self.ungated
+
+
+class Events:
+    """Held-out events under a fixed M: what the gate sees of each slot, M_qj of the target, and the row sum."""
+
+    def __init__(self, rows: np.ndarray, links: np.ndarray, codes: np.ndarray, offsets: np.ndarray,
+                 sums: np.ndarray, weights: np.ndarray) -> None:  # fmt: skip
+        """`rows` and `links`: (events, slots), -1 where there is none; the rest: the arrays of a model."""
+        here = rows >= 0
+        found = rows[here]
+        self.inputs = np.zeros((*rows.shape, INPUTS), np.float32)
+        self.inputs[here] = row_inputs(codes[found], offsets[found + 1] - offsets[found], sums[found])
+        self.sums = np.zeros(rows.shape, np.float32)
+        self.sums[here] = sums[found]
+        self.weights = np.zeros(rows.shape, np.float32)
+        self.weights[links >= 0] = weights[links[links >= 0]]
+
+    def __len__(self) -> int:
+        return len(self.sums)
+
+    def batch(self, chosen: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs (events, slots * INPUTS), M of the targets and row sums (events, slots)."""
+        inputs = self.inputs[chosen]
+        return inputs.reshape(len(inputs), -1), self.weights[chosen], self.sums[chosen]
+
+
+def row_inputs(codes: np.ndarray, lengths: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """What the gate sees of rows. (rows, INPUTS) float32"""
+    log_totals = log_of_code()[codes]
+    diversity = SCALE * np.log(lengths) - log_totals
+    return np.stack([log_totals, diversity, SCALE * np.log(sums), np.ones(len(sums))], axis=1).astype(np.float32)
+
+
+def fit(
+    events: Events, units: int, seed: int = 1, advance: Callable[[int], None] = lambda n: None
+) -> tuple[np.ndarray, GateReport]:
+    """The gate's flat array of the best pass, and how it went. A tenth of the text, its end, judges."""
+    _, slots = events.sums.shape
+    random = np.random.default_rng(seed)
+    flat = np.zeros(size(slots, units), np.float32)
+    gate = Gate.of(flat, slots)
+    width = 1 / math.sqrt(slots * INPUTS)
+    gate.hidden[:] = random.uniform(-width, width, gate.hidden.shape)
+    n = len(events) - int(len(events) * CHECKED_SHARE)
+    checked = slice(n, len(events))
+    report = GateReport(len(events), _perplexity(gate, events, checked), [])
+    best = flat.copy()
+    optimiser = _Adam(flat)
+    batch = min(max(n // STEPS_A_PASS, SMALLEST_BATCH), LARGEST_BATCH)
+    steps = PASSES * -(-n // batch)
+    for _ in range(PASSES):
+        order = random.permutation(n)
+        for start in range(0, n, batch):
+            chosen = order[start : start + batch]
+            _, gradient = loss_and_gradient(gate, *events.batch(chosen))
+            optimiser.step(gradient, RATE * _schedule((optimiser.steps + 1) / steps))
+            advance(len(chosen))
+        report.perplexities.append(_perplexity(gate, events, checked))
+        if report.perplexities[-1] == min(report.perplexities):
+            best[:] = flat
+    return best, report
+
+
+def _schedule(done: float) -> float:
+    """The learning rate's share: up over the first tenth of the steps, then down to zero."""
+    return min(done / 0.1, (1 - done) / 0.9) if done < 1 else 0.0
+
+
+def _perplexity(gate: Gate, events: Events, chosen: slice) -> float:
+    total = 0.0
+    for start in range(chosen.start, chosen.stop, 4096):
+        part = slice(start, min(start + 4096, chosen.stop))
+        total += loss_and_gradient(gate, *events.batch(part), with_gradient=False)[0]
+    return math.exp(total / max(1, chosen.stop - chosen.start))
+
+
+def loss_and_gradient(
+    gate: Gate, inputs: np.ndarray, weights: np.ndarray, sums: np.ndarray, with_gradient: bool = True
+) -> tuple[float, np.ndarray]:
+    """Summed multinomial loss of a batch, and the gradient of its mean as a flat array."""
+    slots, _, units = gate.hidden.shape
+    first = gate.hidden.reshape(slots * INPUTS, units)
+    hidden = np.maximum(inputs @ first + gate.bias, 0)
+    b = hidden @ gate.output.T + gate.offset
+    scale = np.exp(np.clip(b, -LARGEST, LARGEST))
+    numerators, denominators = scale * weights, scale * sums
+    numerator = numerators.sum(axis=1, keepdims=True)
+    denominator = denominators.sum(axis=1, keepdims=True)
+    loss = float((np.log(denominator) - np.log(numerator)).sum(dtype=np.float64))
+    if not with_gradient:
+        return loss, np.empty(0, np.float32)
+    d_b = (denominators / denominator - numerators / numerator) / np.float32(len(inputs))
+    d_b[np.abs(b) > LARGEST] = 0
+    d_hidden = d_b @ gate.output
+    d_hidden[hidden <= 0] = 0
+    parts = inputs.T @ d_hidden, d_hidden.sum(axis=0), d_b.T @ hidden, d_b.sum(axis=0)
+    return loss, np.concatenate([part.ravel() for part in parts])
+
+
+class _Adam:
+    """Kingma and Ba's optimiser, in place on one flat array."""
+
+    def __init__(self, flat: np.ndarray) -> None:
+        self.flat, self.steps = flat, 0
+        self._mean, self._square = np.zeros_like(flat), np.zeros_like(flat)
+
+    def step(self, gradient: np.ndarray, rate: float) -> None:
+        self.steps += 1
+        self._mean += np.float32(0.1) * (gradient - self._mean)
+        self._square += np.float32(0.001) * (gradient * gradient - self._square)
+        rate *= math.sqrt(1 - 0.999**self.steps) / (1 - 0.9**self.steps)
+        self.flat -= np.float32(rate) * self._mean / (np.sqrt(self._square) + np.float32(1e-8))

@@ -1,0 +1,186 @@
+"""The gate: against its slow twin, its gradient, what it does to a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from snm import calibration, reference
+from snm.calibration import Events, Gate, GateReport, count_codes, fit, loss_and_gradient, size
+from snm.corpus import encode_files
+from snm.evaluation import check_sums, perplexity
+from snm.kernels import gating
+from snm.model import SnmModel, load
+from snm.pipeline import Settings, train
+
+SLOTS, UNITS = 4, 5
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text whose words depend on the one before, some of them rare."""
+    random = np.random.default_rng(3)
+    follow = random.integers(0, 400, (400, 6))
+    lines, word = [], 0
+    for _ in range(6000):
+        sentence = []
+        for _ in range(random.integers(2, 20)):
+            word = int(follow[word, random.integers(6)] if random.random() < 0.7 else random.integers(400) ** 2 // 400)
+            sentence.append(f"w{word}")
+        lines.append(" ".join(sentence))
+    path = tmp_path_factory.mktemp("gate") / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def gated(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
+    model = train([text_file], tmp_path_factory.mktemp("gated") / "m", Settings(threads=1, gate=16))
+    assert isinstance(model, SnmModel)
+    return model
+
+
+def random_gate(seed: int = 1) -> tuple[np.ndarray, Gate]:
+    flat = np.random.default_rng(seed).normal(0, 0.5, size(SLOTS, UNITS)).astype(np.float32)
+    return flat, Gate.of(flat, SLOTS)
+
+
+def test_a_flat_array_is_cut_into_the_gates_parts() -> None:
+    flat, gate = random_gate()
+    assert [part.shape for part in gate] == [(SLOTS, 4, UNITS), (UNITS,), (SLOTS, UNITS), (SLOTS,)]
+    assert np.array_equal(np.concatenate([part.ravel() for part in gate]), flat)
+
+
+def test_counts_are_kept_to_an_eighth_of_an_octave() -> None:
+    counts = np.array([1, 2, 3, 1000, 2**31], np.uint64)
+    found = np.exp(calibration.log_of_code()[count_codes(counts)] / calibration.SCALE)
+    np.testing.assert_allclose(found, counts.astype(float), rtol=2 ** (1 / 16) - 1 + 1e-5)
+
+
+def test_the_kernels_weights_are_the_oracles() -> None:
+    _, gate = random_gate()
+    offsets = np.array([0, 3, 4, 9], np.int64)
+    totals, sums = np.array([7, 1, 300], np.uint64), np.array([0.4, 0.01, 2.5], np.float32)
+    rows = np.array([[2, 0, -1, 1], [0, -1, -1, -1], [1, 1, 2, 0]], np.int64)
+    scale = np.empty(rows.shape)
+    gating.gate_rows(rows, count_codes(totals), offsets, sums, gate, scale)
+    lengths = np.diff(offsets)
+    for found, event in zip(scale, rows, strict=True):
+        known = [None if r < 0 else (int(totals[r]), int(lengths[r]), float(sums[r])) for r in event]
+        assert found.tolist() == pytest.approx(reference.gate_weights(known, gate), rel=1e-5)
+
+
+def random_events(n: int = 30) -> Events:
+    random = np.random.default_rng(7)
+    rows = random.integers(-1, 20, (n, SLOTS))
+    rows[:, 0] = 0
+    offsets = np.cumsum([0, *random.integers(1, 5, 20)])
+    links = np.where(rows >= 0, offsets[rows], -1)
+    links[:, 1:][random.random((n, SLOTS - 1)) < 0.3] = -1
+    codes, sums = random.integers(0, 80, 20).astype(np.uint8), random.uniform(0.1, 2, 20).astype(np.float32)
+    return Events(rows, links, codes, offsets, sums, random.uniform(0.01, 0.1, offsets[-1]).astype(np.float32))
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    flat, _ = random_gate()
+    inputs, weights, sums = (part.astype(np.float64) for part in random_events().batch(slice(None)))
+    flat = flat.astype(np.float64)
+    _, gradient = loss_and_gradient(Gate.of(flat, SLOTS), inputs, weights, sums)
+    for i in range(0, len(flat), 7):
+        losses = []
+        for step in (1e-5, -1e-5):
+            moved = flat.copy()
+            moved[i] += step
+            losses.append(loss_and_gradient(Gate.of(moved, SLOTS), inputs, weights, sums)[0] / 30)
+        assert gradient[i] == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-4, abs=1e-7)
+
+
+def test_fitting_lowers_the_loss_of_what_it_sees() -> None:
+    events = random_events(500)
+    before = loss_and_gradient(Gate.of(np.zeros(size(SLOTS, UNITS), np.float32), SLOTS), *events.batch(slice(0, 450)))[
+        0
+    ]
+    flat, report = fit(events, UNITS)
+    assert report.events == 500
+    assert len(report.perplexities) == calibration.PASSES
+    if report.helps:
+        assert loss_and_gradient(Gate.of(flat, SLOTS), *events.batch(slice(0, 450)))[0] < before
+    assert fit(events, UNITS)[1] == report, "the same again"
+
+
+def test_a_gate_that_does_not_help_is_told_apart() -> None:
+    assert not GateReport(10, 50.0, [50.5, 51.0]).helps
+    assert GateReport(10, 50.0, [50.5, 49.0]).helps
+
+
+def test_a_gated_model_is_better_and_sums_to_one(gated: SnmModel, text_file: Path, tmp_path: Path) -> None:
+    figures = gated.manifest["gate"]
+    assert min(figures["perplexities"]) < figures["ungated"]
+    text = encode_files([text_file], gated.vocabulary)
+    assert check_sums(gated, text, 200).worst < 1e-6
+    again = load(gated.path)
+    assert perplexity(again, text).ppl == perplexity(gated, text).ppl
+
+
+def test_scores_are_what_the_oracle_makes_of_rows_and_gate(gated: SnmModel, text_file: Path) -> None:
+    lines = text_file.read_text().split("\n")[:20]
+    scored = gated.score_words(lines)
+    assert gated.gate is not None
+    for line, words in zip(lines, scored, strict=True):
+        tokens = [*gated.context(line).tolist(), 1]
+        for k in range(1, len(tokens)):
+            rows = gated._rows(np.array(tokens[:k], np.uint32))
+            known: list[tuple[float, int, float] | None] = []
+            num: list[float] = []
+            for row in rows:
+                if row < 0:
+                    known.append(None)
+                    num.append(0.0)
+                    continue
+                targets, weights = gated._row(row)
+                code = gated.codes[row]
+                known.append((2 ** (code / 8), len(targets), float(gated.row_values[row])))
+                num.append(float(weights[targets == tokens[k]].sum()))
+            scale = reference.gate_weights(known, gated.gate)
+            den = sum(s * row[2] for s, row in zip(scale, known, strict=True) if row)
+            expected = sum(s * n for s, n in zip(scale, num, strict=True)) / den
+            assert 10 ** words[k - 1][1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_explanation_adds_up_and_shows_the_gate(gated: SnmModel) -> None:
+    for explanation in gated.explain("w1 w2 w3"):
+        assert sum(part.share for part in explanation.parts) == pytest.approx(explanation.probability)
+        assert sum(part.weight for part in explanation.parts) == pytest.approx(1)
+        assert len({part.gate for part in explanation.parts}) > 1
+
+
+def test_the_slice_set_aside_is_counted_in_the_end(gated: SnmModel, text_file: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    model = train([text_file], tmp_path / "again", Settings(threads=1, gate=16), notify=said.append)
+    assert any("set aside" in message for message in said)
+    assert any("counting again" in message for message in said)
+    assert model.manifest["files"] == gated.manifest["files"], "the same, bit for bit"
+    ungated = train([text_file], tmp_path / "ungated", Settings(threads=1, gate=0))
+    assert ungated.manifest["gate"] is None
+    for name in ("features", "offsets", "targets"):
+        assert ungated.manifest["files"][f"{name}.npy"] == model.manifest["files"][f"{name}.npy"]
+
+
+def test_given_held_out_text_nothing_is_set_aside(text_file: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    model = train([text_file], tmp_path / "m", Settings(threads=1, gate=8), dev=[text_file], notify=said.append)
+    assert not any("set aside" in message for message in said)
+    assert model.manifest["gate"] is None or model.manifest["gate"]["units"] == 8
+
+
+def test_too_little_text_has_no_gate_and_says_so(corpus_file: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    model = train([corpus_file], tmp_path / "m", Settings(threads=1), notify=said.append)
+    assert model.manifest["gate"] is None
+    assert any("too few" in message for message in said)
+    short = tmp_path / "short"
+    short.write_text("the cat sat on the mat\n" * 20)
+    train([corpus_file], tmp_path / "n", Settings(threads=1), dev=[short], notify=said.append)
+    assert any("140 held-out tokens are too few" in message for message in said)
