@@ -82,6 +82,7 @@ class Events:
     def __init__(self, rows: np.ndarray, links: np.ndarray, codes: np.ndarray, offsets: np.ndarray,
                  sums: np.ndarray, weights: np.ndarray) -> None:  # fmt: skip
         """`rows` and `links`: (events, slots), -1 where there is none; the rest: the arrays of a model."""
+        self.slots = rows.shape[1]
         here = rows >= 0
         found = rows[here]
         self.inputs = np.zeros((*rows.shape, INPUTS), np.float32)
@@ -111,7 +112,7 @@ def fit(
     events: Events, units: int, seed: int = 1, advance: Callable[[int], None] = lambda n: None
 ) -> tuple[np.ndarray, GateReport]:
     """The gate's flat array of the best pass, and how it went. A tenth of the text, its end, judges."""
-    _, slots = events.sums.shape
+    slots = events.slots
     random = np.random.default_rng(seed)
     flat = np.zeros(size(slots, units), np.float32)
     gate = Gate.of(flat, slots)

@@ -113,7 +113,9 @@ def _print_perplexity(report: PerplexityReport) -> None:
               help="Events a step of the multinomial loss.")  # fmt: skip
 @click.option("--passes", type=Number(0), default=1, show_default=True,
               help="Most passes over the events; 0 leaves relative frequencies.")  # fmt: skip
-@click.option("--events", type=Number(1), help="Train on about this many events, drawn by sentence.  [default: all]")
+@click.option("--events", type=Number(1),
+              help="Learn the adjustment from about this many events, drawn by sentence.  "
+                   "[default: what has 2^29 features]")  # fmt: skip
 @click.option(
     "--slots",
     type=Number(1),
@@ -433,21 +435,38 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
 @main.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--dev", multiple=True, required=True, help="Held-out text to find the weights on.")
-@click.option("-o", "--output", required=True, help="Folder of the mixture to write.")
+@click.option("-o", "--output", help="Folder of the mixture to write.")
+@click.option("--test", multiple=True, help="Text to judge the mixture on, where none is written.")
+@click.option("--test-file", "test_files", multiple=True,
+              help="Probabilities of the test text, one for each MODEL that is a file of them.")  # fmt: skip
 @threads_option
 @click.option("--force", is_flag=True, help="Overwrite a model of that name.")
 @import_option
 @json_option
 def mix(
-    models: tuple[str, ...], dev: tuple[str, ...], output: str, threads: int | None, force: bool, as_json: bool
-) -> None:
-    """Mix two or more MODELs, or ARPA files, linearly, with the weights that are best on held-out text.
+    models: tuple[str, ...], dev: tuple[str, ...], output: str | None, test: tuple[str, ...],
+    test_files: tuple[str, ...], threads: int | None, force: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Mix two or more MODELs linearly, with the weights that are best on held-out text.
 
-    The mixture is a model like any other. All members must have the same words.
+    A MODEL is a model's folder, an ARPA file, or, from any other program, a file of probabilities of the held-out text:
+    one number (or its log10) for every word and sentence end, in order. All models must have the same words.
+
+    With -o the mixture is written, a model like any other. With a file of probabilities it cannot be: its weights and
+    perplexities are printed.
     """
-    from snm.mixing import mix as run
+    from snm import mixing
 
-    made = run(models, dev, output, force, _threads(threads), notify(as_json))
+    plain = [model for model in models if mixing.is_plain(Path(model))]
+    if output is None:
+        found = mixing.weigh(models, dev, test, test_files, _threads(threads), notify(as_json))
+        if as_json:
+            _print_json({**asdict(found), "weights": found.weights.tolist()})
+        return
+    if plain or test or test_files:
+        what = f"{plain[0]} holds probabilities of one text" if plain else "--test judges a mixture that is not written"
+        raise click.UsageError(f"{what}; leave out -o to see weights and perplexities, or write a mixture of models")
+    made = mixing.mix(models, dev, output, force, _threads(threads), notify(as_json))
     if as_json:
         m = made.manifest
         _print_json({"model": output, "weights": m["weights"], "dev_perplexity": m["dev_perplexity"],

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from snm import storage
-from snm.corpus import Sources, encode_files, names
+from snm.corpus import Sources, encode_files, names, open_text
 from snm.errors import InputError, SettingsError
 from snm.model import LanguageModel, load
 from snm.vocabulary import BEGIN, UNKNOWN, Vocabulary
@@ -82,6 +84,17 @@ def find_weights(probabilities: np.ndarray) -> np.ndarray:
     return weights
 
 
+@dataclass(frozen=True)
+class Mixed:
+    """The best weights, in the order of the members, and perplexities: of each member alone and of the mixture."""
+
+    weights: np.ndarray
+    dev_perplexities: list[float]
+    dev_perplexity: float
+    test_perplexities: list[float] | None = None
+    test_perplexity: float | None = None
+
+
 def mix(
     paths: Sequence[str | Path], dev: Sources, output: str | Path, overwrite: bool = False, threads: int = 1,
     notify: Callable[[str], None] = lambda message: None,
@@ -90,35 +103,129 @@ def mix(
 
     The mixture holds its members: links to their files where the disk allows it, copies elsewhere.
     """
-    if len(paths) < 2:
-        raise SettingsError("a mixture needs two models or more")
+    _check_members(paths)
     with storage.ModelWriter(output, overwrite) as writer:
         folders = [f"member{i}" for i in range(len(paths))]
         models = [_take_in(Path(path), writer.folder / folder) for path, folder in zip(paths, folders, strict=True)]
-        weights, alone, mixed = _weigh(models, dev, threads)
-        for path, weight, ppl in zip(paths, weights, alone, strict=True):
-            notify(f"{weight:.4f}  {path} (perplexity alone {ppl:.2f})")
-        notify(f"held-out perplexity {mixed:.2f}")
-        writer.finish(_manifest(models, folders, weights, alone.tolist(), mixed), threads)
+        found = _mix(_probabilities(models, [], dev, threads), None)
+        _report(paths, found, notify)
+        writer.finish(_manifest(models, folders, found), threads)
     return MixtureModel(output)
 
 
-def _weigh(models: list[LanguageModel], dev: Sources, threads: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """The best weights, every member's perplexity alone, and the mixture's."""
+def weigh(
+    paths: Sequence[str | Path], dev: Sources, test: Sources = (), test_files: Sequence[str | Path] = (),
+    threads: int = 1, notify: Callable[[str], None] = lambda message: None,
+) -> Mixed:  # fmt: skip
+    """The best weights of models and of *files of probabilities*, and perplexities; nothing is written.
+
+    A file of probabilities is another program's: one number for every word and every sentence end of the held-out
+    text, in its order. For the test text each has a counterpart in `test_files`, in the same order.
+    """
+    _check_members(paths)
+    plain = [Path(path) for path in paths if is_plain(Path(path))]
+    if test and len(test_files) != len(plain):
+        raise SettingsError(
+            f"{len(test_files)} files of the test text's probabilities for {len(plain)} of the held-out text's; "
+            f"give one for each, in the same order"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        named = [Path(path) for path in paths if not is_plain(Path(path))]
+        models = [load(p) if p.is_dir() else _take_in(p, Path(scratch) / str(i)) for i, p in enumerate(named)]
+        if not models:
+            raise SettingsError("only files of probabilities; expected a model among them, whose vocabulary counts")
+        parts = [_probabilities(models, plain, dev, threads)]
+        if test:
+            parts.append(_probabilities(models, [Path(file) for file in test_files], test, threads))
+    order = [*(i for i, p in enumerate(paths) if not is_plain(Path(p))),
+             *(i for i, p in enumerate(paths) if is_plain(Path(p)))]  # fmt: skip
+    back = np.argsort(order)
+    found = _mix(parts[0][back], parts[1][back] if test else None)
+    _report(paths, found, notify)
+    return found
+
+
+def _check_members(paths: Sequence[str | Path]) -> None:
+    if len(paths) < 2:
+        raise SettingsError("a mixture needs two models or more")
+
+
+def _mix(dev: np.ndarray, test: np.ndarray | None) -> Mixed:
+    """From the members' probabilities of the events of both texts. (members, events)"""
+    weights = find_weights(dev)
+    held_out = [perplexity_of(p) for p in dev], perplexity_of(weights @ dev)
+    if test is None:
+        return Mixed(weights, *held_out)
+    return Mixed(weights, *held_out, [perplexity_of(p) for p in test], perplexity_of(weights @ test))
+
+
+def perplexity_of(p: np.ndarray) -> float:
+    """Perplexity from the probabilities of all events."""
+    return float(np.exp(-np.log(p).mean()))
+
+
+def _report(paths: Sequence[str | Path], found: Mixed, notify: Callable[[str], None]) -> None:
+    for i, (path, weight, ppl) in enumerate(zip(paths, found.weights, found.dev_perplexities, strict=True)):
+        tested = f", test {found.test_perplexities[i]:.2f}" if found.test_perplexities else ""
+        notify(f"{weight:.4f}  {path} (perplexity alone {ppl:.2f}{tested})")
+    notify(f"held-out perplexity {found.dev_perplexity:.2f}")
+    if found.test_perplexity is not None:
+        notify(f"test perplexity {found.test_perplexity:.2f}")
+
+
+def _probabilities(models: list[LanguageModel], files: Sequence[Path], source: Sources, threads: int) -> np.ndarray:
+    """Every member's probabilities of the events of a text. (members, events)"""
     vocabulary = models[0].vocabulary
     ids = [ids_in(model.vocabulary, vocabulary) for model in models]
-    text = encode_files(dev, vocabulary)
+    text = encode_files(source, vocabulary)
     events = (text.tokens != BEGIN) & ~(vocabulary.closed & (text.tokens == UNKNOWN))
     if not events.any():
-        raise InputError(f"{names(dev)}: no words; expected held-out text, one sentence a line")
-    p = np.array([m.probabilities(i[text.tokens], threads)[events] for m, i in zip(models, ids, strict=True)])
-    weights = find_weights(p)
-    return weights, np.exp(-np.log(p).mean(axis=1)), float(np.exp(-np.log(weights @ p).mean()))
+        raise InputError(f"{names(source)}: no words; expected held-out text, one sentence a line")
+    p = [m.probabilities(i[text.tokens], threads)[events] for m, i in zip(models, ids, strict=True)]
+    return np.array([*p, *(read_probabilities(file, int(events.sum())) for file in files)])
 
 
-def _manifest(
-    models: list[LanguageModel], folders: list[str], weights: np.ndarray, alone: list[float], mixed: float
-) -> dict[str, Any]:
+def is_plain(path: Path) -> bool:
+    """Whether this is a file of probabilities, not a model or an ARPA file."""
+    if not path.is_file():
+        return False
+    with open_text(str(path)) as file:
+        first = file.read(4096).split()
+    return bool(first) and _is_number(first[0])
+
+
+def _is_number(word: bytes) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def read_probabilities(path: Path, events: int) -> np.ndarray:
+    """A file of probabilities: `events` numbers between 0 and 1, or their log10, apart by white space."""
+    with open_text(str(path)) as file:
+        words = file.read().split()
+    try:
+        p = np.array(words, np.float64)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; expected numbers alone, one for every word and sentence end") from error
+    if len(p) != events:
+        raise InputError(
+            f"{path} has {len(p):,} numbers; the text has {events:,} words and sentence ends: expected one for each"
+        )
+    if (p <= 0).all():
+        p = 10.0**p
+    if not ((p > 0) & (p <= 1)).all():
+        wrong = int(np.flatnonzero(~((p > 0) & (p <= 1)))[0])
+        raise InputError(
+            f"{path}: number {wrong + 1:,} is {words[wrong].decode()}; expected probabilities above 0 and up to 1, "
+            f"or their log10 throughout"
+        )
+    return p
+
+
+def _manifest(models: list[LanguageModel], folders: list[str], found: Mixed) -> dict[str, Any]:
     from snm import __version__
 
     vocabulary = models[0].vocabulary
@@ -126,9 +233,9 @@ def _manifest(
         "kind": MixtureModel.kind,
         "written_by": f"snm {__version__}",
         "members": folders,
-        "weights": weights.tolist(),
-        "dev_perplexity": mixed,
-        "dev_perplexities": alone,
+        "weights": found.weights.tolist(),
+        "dev_perplexity": found.dev_perplexity,
+        "dev_perplexities": found.dev_perplexities,
         "vocabulary": {"words": len(vocabulary), "closed": vocabulary.closed},
         "links": sum(model.manifest["links"] for model in models),
     }

@@ -243,9 +243,9 @@ class _Run:
         s = self.settings
         room = s.memory - self.text.tokens.nbytes
         if s.model == "snm" and s.training.loss != "multinomial" and s.training.passes and not self.adjusted:
-            events = self.text
-            if s.training.events is not None:
-                events = corpus.sample_sentences(self.text, s.training.events, s.seed)
+            events = corpus.sample_sentences(self.text, s.training.events_of(self.extractor.n_slots), s.seed)
+            if events.events < self.text.events:
+                self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
             needed = Annotations.bytes_needed(events, self.extractor)
             in_memory = needed <= s.memory // 3
             storage = _zeros if in_memory else self.writer.scratch

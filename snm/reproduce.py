@@ -23,7 +23,7 @@ import numpy as np
 from snm.corpus import encode_files
 from snm.errors import InputError, MissingExtra, SettingsError
 from snm.metafeatures import MetafeatureSet
-from snm.mixing import find_weights
+from snm.mixing import find_weights, perplexity_of
 from snm.pipeline import Settings, train
 from snm.progress import Progress, silent
 from snm.training import TrainingSettings
@@ -97,7 +97,7 @@ def settings_of(name: str) -> dict[str, Any]:
         "feature count doubled": ("double", "single"),
     }[how[0] if how else "link count doubled"]
     chosen = MetafeatureSet.parse(", ".join(["all", *how[1:]]), *buckets)
-    training = TrainingSettings(metafeatures=chosen, rate=PAPER_RATE, start=0.0)
+    training = TrainingSettings(metafeatures=chosen, rate=PAPER_RATE, start=0.0, events=1 << 32)
     return {"features": kind, "training": training, "gate": 0}
 
 
@@ -159,14 +159,14 @@ class Workspace:
         members = [self.probabilities(name) for name in line.members]
         p = {part: np.array([member[part] for member in members]) for part in PARTS}
         weights = find_weights(p["valid"]) if len(members) > 1 else np.ones(1)
-        reference = {part: _perplexity(values) for part, values in self.probabilities(REFERENCE).items()}
-        ours = _perplexity(weights @ p["test"])
+        reference = {part: perplexity_of(values) for part, values in self.probabilities(REFERENCE).items()}
+        ours = perplexity_of(weights @ p["test"])
         alone = len(members) == 1
         return {
             "model": line.label,
             "links": self.figures[line.members[0]]["links"] if alone else None,
             "weights": None if alone else [round(w, 4) for w in weights.tolist()],
-            "valid": _perplexity(weights @ p["valid"]),
+            "valid": perplexity_of(weights @ p["valid"]),
             "test": ours,
             "test / KN5": ours / reference["test"],
             "paper": None if math.isnan(line.paper) else line.paper,
@@ -178,10 +178,6 @@ class Workspace:
         if name not in TABLES:
             raise SettingsError(f"no table {name!r}; expected one of {', '.join(TABLES)}")
         return [self.row(line) for line in TABLES[name]]
-
-
-def _perplexity(p: np.ndarray) -> float:
-    return float(np.exp(-np.log(p).mean()))
 
 
 def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:

@@ -28,6 +28,7 @@ from snm.rows import RowIndex
 
 LOSSES = ("leave-one-out", "poisson", "multinomial")
 OPTIMISERS = ("adagrad", "sgd")
+FEATURES_LOOKED_AT = 1 << 29  # of events, by default; beyond, a sample is drawn (docs/estimation.md)
 DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
@@ -36,8 +37,9 @@ NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 class TrainingSettings:
     """How the adjustment function is learned.
 
-    None: the optimiser's own rate, slots by the links, all events, and as `start` of every A(i, j) minus the logarithm
-    of the mean number of features an event: there predictions have the right mass before the first step.
+    None: the optimiser's own rate, slots by the links, as many events as have 2^29 features, and as `start` of every
+    A(i, j) minus the logarithm of the mean number of features an event: there predictions have the right mass before
+    the first step.
     """
 
     loss: str = "leave-one-out"
@@ -72,6 +74,10 @@ class TrainingSettings:
     def table_slots(self, links: int) -> int:
         """Slots of the table: as asked, made up to eights, or a power of two above half the links, 2^20 to 2^28."""
         return -(-self.slots // 8) * 8 if self.slots else min(max(1 << (links // 2).bit_length(), 1 << 20), 1 << 28)
+
+    def events_of(self, slots: int) -> int:
+        """Events to train on, of those that have up to `slots` features each."""
+        return FEATURES_LOOKED_AT // slots if self.events is None else self.events
 
     def learning_rate(self) -> float:
         return DEFAULT_RATES[self.optimiser] if self.rate is None else self.rate

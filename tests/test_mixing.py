@@ -13,7 +13,7 @@ import snm
 from snm.corpus import encode_files
 from snm.errors import InputError, SettingsError
 from snm.evaluation import perplexity, verify
-from snm.mixing import MixtureModel, find_weights, mix
+from snm.mixing import MixtureModel, find_weights, mix, weigh
 from snm.model import RowModel
 from snm.pipeline import Settings, train
 from tests.test_cli import fails, ok
@@ -145,3 +145,51 @@ def test_the_command(members: list[RowModel], dev: Path, tmp_path: Path) -> None
     assert ok("next", tmp_path / "m", "the")
     assert "exists already" in fails("mix", *paths, "--dev", dev, "-o", tmp_path / "m")
     assert "explained" in fails("explain", tmp_path / "m", "the cat")
+
+
+class TestFilesOfProbabilities:
+    """Another program's figures, one a token."""
+
+    @pytest.fixture
+    def written(self, members: list[RowModel], dev: Path, tmp_path: Path) -> Path:
+        tokens = encode_files(dev, members[0].vocabulary).tokens
+        p = members[2].probabilities(tokens)[tokens != 0]
+        path = tmp_path / "others.txt"
+        path.write_text("\n".join(map(str, p.tolist())))
+        return path
+
+    def test_it_is_the_model_it_comes_from(self, members: list[RowModel], dev: Path, written: Path) -> None:
+        as_models = weigh([members[0].path, members[2].path], dev)
+        as_file = weigh([written, members[0].path], dev, dev, [written])
+        assert as_file.weights == pytest.approx(as_models.weights[::-1], abs=1e-5)
+        assert as_file.dev_perplexity == pytest.approx(as_models.dev_perplexity)
+        assert as_file.dev_perplexities == pytest.approx(as_models.dev_perplexities[::-1])
+        assert as_file.test_perplexity == pytest.approx(as_file.dev_perplexity)
+
+    def test_log10_is_understood(self, members: list[RowModel], dev: Path, written: Path, tmp_path: Path) -> None:
+        logs = tmp_path / "logs.txt"
+        logs.write_text(" ".join(str(np.log10(float(p))) for p in written.read_text().split()))
+        one, other = (weigh([members[0].path, file], dev).dev_perplexity for file in (written, logs))
+        assert one == pytest.approx(other)
+
+    def test_the_command_prints_weights(self, members: list[RowModel], dev: Path, written: Path) -> None:
+        out = ok("mix", members[0].path, written, "--dev", dev, "--test", dev, "--test-file", written, "--json")
+        found = json.loads(out)
+        assert sum(found["weights"]) == pytest.approx(1)
+        assert found["test_perplexity"] == pytest.approx(found["dev_perplexity"])
+
+    def test_mistakes(self, members: list[RowModel], dev: Path, written: Path, tmp_path: Path) -> None:
+        model = members[0].path
+        assert "leave out -o" in fails("mix", model, written, "--dev", dev, "-o", tmp_path / "m")
+        assert "one for each" in fails("mix", model, written, "--dev", dev, "--test", dev)
+        assert "a model among them" in fails("mix", written, written, "--dev", dev)
+        numbers = written.read_text().split()
+        for wrong, said in (
+            (numbers[1:], "expected one for each"),
+            ([*numbers[1:], "1.5"], "above 0 and up to 1"),
+            ([*numbers[1:], "-0.5"], "above 0 and up to 1"),
+            ([*numbers[1:], "nan"], "above 0 and up to 1"),
+            ([*numbers[1:], "word"], "numbers alone"),
+        ):
+            (tmp_path / "wrong").write_text(" ".join(wrong))
+            assert said in fails("mix", model, tmp_path / "wrong", "--dev", dev)
