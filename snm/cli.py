@@ -97,6 +97,8 @@ def _print_perplexity(report: PerplexityReport) -> None:
     show_default=True,
     help="Hidden units of the gate, which weighs the features of a place against each other; 0 for none.",
 )
+@click.option("--prune", type=Number(1), default=2, show_default=True,
+              help="Leave out features seen less often than this, n-grams of up to five words aside.")  # fmt: skip
 @click.option("--min-count", type=Number(1), default=3, show_default=True,
               help="Words seen less often are <UNK>.")  # fmt: skip
 @click.option("--max-words", type=Number(1), help="Keep the most frequent words only.")
@@ -179,13 +181,13 @@ def _peak_memory() -> str:
 
 SUMMARY = ("features", "rows", "links", "text", "training", "estimation")
 PLAIN_SETTINGS = (
-    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate",
+    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate", "prune",
 )  # fmt: skip
 
 
 SNM_OPTIONS = (
-    "preset", "features", "dev", "gate", "loss", "optimiser", "rate", "accumulator", "batch", "passes", "events",
-    "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
+    "preset", "features", "dev", "gate", "prune", "loss", "optimiser", "rate", "accumulator", "batch", "passes",
+    "events", "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from snm.features import Extractor
 from snm.progress import Progress, silent
 from snm.vocabulary import UNKNOWN
 
+PRUNED_ABOVE = 5  # words of an n-gram, its target included
 BYTES_A_LINK = 40  # at the peak: the sort key, and where all links differ a row and a link of their own
 
 
@@ -67,12 +68,18 @@ class Counter:
 
     def __init__(
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1,
-        partitions: int | None = None, progress: Progress = silent,
+        partitions: int | None = None, progress: Progress = silent, prune: int = 1,
     ) -> None:  # fmt: skip
-        """`memory` bytes are for one partition; `partitions` asks for a number of them instead."""
+        """`memory` bytes are for one partition; `partitions` asks for a number of them instead.
+
+        `prune`: features seen less often than this are left out, n-grams of up to PRUNED_ABOVE words aside.
+        """
         self.tokens, self.extractor, self.threads = text.tokens, extractor, threads
         self.layout = extractor.layout
         self.progress = progress
+        types = extractor.spec.types
+        self._least = np.ones(1 << self.layout.type_bits, np.int64)
+        self._least[: len(types)] = [1 if t.is_ngram and t.a < PRUNED_ABOVE else prune for t in types]
         self.chunks = parallel.shares(0, len(self.tokens), threads)
         self.sizes = self._bucket_sizes()  # (chunks, buckets)
         self.ranges = self._partition_ranges(memory, partitions)
@@ -112,6 +119,12 @@ class Counter:
         """Links with repeats, the empty feature's aside."""
         return int(self.sizes.sum())
 
+    def share(self, part: int) -> float:
+        """The share of all links, repeats counted, that lies in a partition. Keys are hashes: what is left of it
+        after counting is about the same share of all that will be left."""
+        first, last = self.ranges[part]
+        return float(self.sizes[:, first:last].sum() / max(1, self.links))
+
     def __iter__(self) -> Iterator[Counts]:
         for number, (first, last) in enumerate(self.ranges, 1):
             label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
@@ -146,14 +159,15 @@ class Counter:
 
         n_buckets = len(bounds) - 1
         rows, distinct = np.zeros(n_buckets, np.int64), np.zeros(n_buckets, np.int64)
-        target_bits = np.uint64(self.layout.target_bits)
+        layout = self.layout
+        key_bits = np.uint64(layout.bucket_bits), np.uint64(layout.target_bits), np.uint64(layout.type_shift)
         groups = _even_groups(bounds, 16 * self.threads)
 
         def sort(group: tuple[int, int]) -> None:
             a, b = group
             for bucket in range(a, b):
                 links[bounds[bucket] : bounds[bucket + 1]].sort()
-            counting.count_runs(links, bounds[a : b + 1], target_bits, rows[a:b], distinct[a:b])
+            counting.count_runs(links, bounds[a : b + 1], first + a, *key_bits, self._least, rows[a:b], distinct[a:b])
 
         parallel.run(sort, groups, self.threads)
         row_at = np.concatenate([[0], np.cumsum(rows)])
@@ -170,7 +184,7 @@ class Counter:
         def fill(group: tuple[int, int]) -> None:
             a, b = group
             counting.encode_runs(
-                links, bounds[a : b + 1], first + a, np.uint64(self.layout.bucket_bits), target_bits,
+                links, bounds[a : b + 1], first + a, *key_bits, self._least,
                 row_at[a], link_at[a], made.features, made.totals, made.offsets, made.targets, made.counts,
             )  # fmt: skip
 

@@ -96,6 +96,10 @@ class FeatureType:
         return f"({self.r}, {'*' if self.s is None else self.s}, {self.a})"
 
     @property
+    def is_ngram(self) -> bool:
+        return self.r == 0 and self.family is None
+
+    @property
     def salt(self) -> int:
         """64 bits that depend on the type alone, the same in every specification."""
         name = f"{self.r},{'*' if self.s is None else self.s},{self.a},{self.family or ''},{self.column}"

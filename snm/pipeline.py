@@ -43,6 +43,7 @@ class Settings:
     `model` is `snm`, `kn` (Kneser-Ney), `katz` or `sbo` (stupid backoff). `features` is SNM's specification;
     without one, and for the other models, n-grams up to `order` are taken. `discounts` are Kneser-Ney's:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
+    `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
     """
 
     model: str = "snm"
@@ -59,6 +60,7 @@ class Settings:
     partitions: int | None = None
     seed: int = 1
     gate: int = 64
+    prune: int = 2
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -69,6 +71,7 @@ class Settings:
             ("partitions", 1),
             ("seed", 0),
             ("gate", 0),
+            ("prune", 1),
         ):
             value = getattr(self, name)
             if value is not None and value < low:
@@ -223,8 +226,9 @@ class _Run:
     def count(self) -> None:
         s, writer = self.settings, self.writer
         room = self._make_annotations()
-        counter = Counter(self.text, self.extractor, room, s.threads, s.partitions, self.progress)
-        self._say_disk_use(counter.links)
+        prune = s.prune if s.model == "snm" else 1
+        counter = Counter(self.text, self.extractor, room, s.threads, s.partitions, self.progress, prune)
+        self.notify(f"{counter.links:,} features of events, {len(self.spec.slots)} an event at most")
         for name, dtype in (
             ("features", "<u8"), ("offsets", "<i8"), ("targets", "<u4"), ("totals", "<u8"), ("counts", "<u4"),
         ):  # fmt: skip
@@ -232,7 +236,9 @@ class _Run:
         self.n_links = self.n_rows = 0
         self.rows_by_type = np.zeros(len(self.spec.types), np.int64)
         self._add(unigram_counts(self.text, self.extractor), unigrams=True)
-        for part in counter:
+        for number, part in enumerate(counter):
+            if number == 0 and counter.links:
+                self._check_disk(len(part.features), len(part.targets), counter.share(0))
             self._add(part)
         writer.append("offsets", np.array([self.n_links]))
         for held_out in self.held_out.values():
@@ -253,15 +259,15 @@ class _Run:
             room -= needed if in_memory else 0
         return max(room, LEAST_MEMORY // 2)
 
-    def _say_disk_use(self, links: int) -> None:
-        most = 44 * (links + len(self.vocabulary))  # where every link has a row of its own
-        if self.annotations is not None and isinstance(self.annotations.values, np.memmap):
-            most += self.annotations.values.nbytes
+    def _check_disk(self, rows: int, links: int, share: float) -> None:
+        """Say from the first partition, before it is written, what disk all of them will take."""
+        of_row, of_link = 33, 12  # bytes in all arrays, those included that are needed on the way only
+        needed = (of_row * rows + of_link * links) / share + of_link * len(self.vocabulary)
         free = shutil.disk_usage(self.writer.folder).free
-        self.notify(
-            f"{links:,} features of events, {len(self.spec.slots)} an event at most; "
-            f"up to {most / 1e6:,.0f} MB of disk ({free / 1e6:,.0f} MB free)"
-        )
+        said = f"about {needed / 1e6:,.0f} MB of disk are needed, {free / 1e6:,.0f} MB are free"
+        self.notify(said)
+        if needed > free:
+            raise SettingsError(f"{said}: choose fewer features, or prune more (--prune)")
 
     def _add(self, part: Counts, unigrams: bool = False) -> None:
         """Write a partition, and take from it what training needs."""

@@ -98,7 +98,7 @@ def settings_of(name: str) -> dict[str, Any]:
     }[how[0] if how else "link count doubled"]
     chosen = MetafeatureSet.parse(", ".join(["all", *how[1:]]), *buckets)
     training = TrainingSettings(metafeatures=chosen, rate=PAPER_RATE, start=0.0, events=1 << 32)
-    return {"features": kind, "training": training, "gate": 0}
+    return {"features": kind, "training": training, "gate": 0, "prune": 1}
 
 
 @dataclass

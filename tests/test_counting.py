@@ -51,3 +51,21 @@ def test_one_word_and_features_that_never_fit() -> None:
     counts = all_counts(text, extractor_of("ngram(0) + skip(r=3, s=5, a=3)", text, 4))
     assert counts.features.tolist() == [1]
     assert counts.counts.tolist() == [1, 1, 1], "</S>, <UNK> and the word"
+
+
+def test_pruning_leaves_out_rows_seen_too_seldom_and_nothing_else() -> None:
+    text = random_text(23, 300, 12, 20)
+    extractor = extractor_of("ngram(0..6) + skip(r=1..2, s=1..2, words=1..3)", text, 14)
+    kinds = extractor.spec.types
+    whole = next(iter(Counter(text, extractor, 1 << 30)))
+    for partitions in (1, 4):
+        parts = list(Counter(text, extractor, 1 << 30, partitions=partitions, prune=3))
+        features = np.concatenate([part.features for part in parts])
+        exempt = np.array([kinds[t].is_ngram and kinds[t].a < 5 for t in extractor.layout.type_of(whole.features)])
+        kept = (whole.totals >= 3) | exempt
+        assert 0 < kept.sum() < len(kept)
+        assert np.array_equal(features, whole.features[kept])
+        assert np.array_equal(np.concatenate([part.totals for part in parts]), whole.totals[kept])
+        links = np.repeat(kept, np.diff(whole.offsets))
+        assert np.array_equal(np.concatenate([part.targets for part in parts]), whole.targets[links])
+        assert np.array_equal(np.concatenate([part.counts for part in parts]), whole.counts[links])
