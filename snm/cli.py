@@ -99,6 +99,8 @@ def _print_perplexity(report: PerplexityReport) -> None:
 )
 @click.option("--prune", type=Number(1), default=2, show_default=True,
               help="Leave out features seen less often than this, n-grams of up to five words aside.")  # fmt: skip
+@click.option("--classes", type=Number(4, 65536), default=256, show_default=True,
+              help="Word classes to learn, where the features use them.")  # fmt: skip
 @click.option("--min-count", type=Number(1), default=3, show_default=True,
               help="Words seen less often are <UNK>.")  # fmt: skip
 @click.option("--max-words", type=Number(1), help="Keep the most frequent words only.")
@@ -181,13 +183,13 @@ def _peak_memory() -> str:
 
 SUMMARY = ("features", "rows", "links", "text", "training", "estimation")
 PLAIN_SETTINGS = (
-    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate", "prune",
+    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate", "prune", "classes",
 )  # fmt: skip
 
 
 SNM_OPTIONS = (
-    "preset", "features", "dev", "gate", "prune", "loss", "optimiser", "rate", "accumulator", "batch", "passes",
-    "events", "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
+    "preset", "features", "dev", "gate", "prune", "classes", "loss", "optimiser", "rate", "accumulator", "batch",
+    "passes", "events", "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ The specification language is a sum of terms:
     ngram(0..4)                                 contexts of 0 to 4 words
     skip(r=1..3, s=1..3, words=1..4)            r remote, s skipped, words = r + a in all
     skip(r=1, s=4..*, a=0..2, tied, cap=20)     skip length not part of the feature; * ends at cap
+    class(r=1..3, s=0, a=0..1)                  like skip, the r remote words by their class; s may be 0
     family(name)                                a family registered with `feature_family`
     snm5-skip                                   a preset, alone or in a sum
 """
@@ -87,10 +88,13 @@ class FeatureType:
     a: int
     family: str | None = None
     column: int = 0
+    classes: bool = False  # the remote words enter by their class
 
     def __str__(self) -> str:
         if self.family is not None:
             return f"{self.family}:{self.column}"
+        if self.classes:
+            return f"class ({self.r}, {'*' if self.s is None else self.s}, {self.a})"
         if self.r == 0:
             return f"{self.a + 1}-gram"
         return f"({self.r}, {'*' if self.s is None else self.s}, {self.a})"
@@ -103,6 +107,7 @@ class FeatureType:
     def salt(self) -> int:
         """64 bits that depend on the type alone, the same in every specification."""
         name = f"{self.r},{'*' if self.s is None else self.s},{self.a},{self.family or ''},{self.column}"
+        name += ",class" if self.classes else ""
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -135,7 +140,7 @@ class Range:
 class Term:
     """One term of a specification, as written."""
 
-    kind: str  # ngram, skip or family
+    kind: str  # ngram, skip, class or family
     words: Range
     r: Range
     s: Range
@@ -154,7 +159,7 @@ class Term:
             parts.append("tied")
         if self.s.high is None:
             parts.append(f"cap={self.cap}")
-        return f"skip({', '.join(parts)})"
+        return f"{self.kind}({', '.join(parts)})"
 
 
 class FeatureSpec:
@@ -183,6 +188,10 @@ class FeatureSpec:
         """How many tokens before a target any feature looks at."""
         own = max((slot.r + slot.s + slot.a for slot in self.slots), default=0)
         return max([own, *(family_named(name).span for name in self.families)])
+
+    @property
+    def has_classes(self) -> bool:
+        return any(term.kind == "class" for term in self.terms)
 
     @property
     def families(self) -> list[str]:
@@ -227,10 +236,10 @@ def _ngram(words: Range) -> Term:
 
 
 def _parse_term(piece: str, text: str) -> Term:
-    match = re.fullmatch(r"(ngram|skip|family)\s*\((.*)\)", piece)
+    match = re.fullmatch(r"(ngram|skip|class|family)\s*\((.*)\)", piece)
     if match is None:
         raise SpecError(
-            f"features {text!r}: cannot read {piece!r}; expected ngram(...), skip(...), family(name) "
+            f"features {text!r}: cannot read {piece!r}; expected ngram(...), skip(...), class(...), family(name) "
             f"or a preset ({', '.join(PRESETS)})"
         )
     kind, arguments = match.group(1), [part.strip() for part in match.group(2).split(",")]
@@ -242,11 +251,11 @@ def _parse_term(piece: str, text: str) -> Term:
         if len(arguments) != 1:
             raise SpecError(f"{piece!r}: ngram takes one range of context words, such as ngram(0..4)")
         return _ngram(_parse_range(arguments[0], piece, "words", MAX_WORDS))
-    return _parse_skip(piece, arguments)
+    return _parse_skip(piece, arguments, kind)
 
 
-def _parse_skip(piece: str, arguments: list[str]) -> Term:
-    given: dict[str, Range] = {}
+def _parse_skip(piece: str, arguments: list[str], kind: str) -> Term:
+    given: dict[str, Range] = {"s": Range(0, 0)} if kind == "class" else {}
     tied, cap = False, DEFAULT_CAP
     for argument in arguments:
         name, _, value = (part.strip() for part in argument.partition("="))
@@ -269,14 +278,16 @@ def _parse_skip(piece: str, arguments: list[str]) -> Term:
     most = min(given["words"].high or MAX_WORDS, MAX_WORDS) if "words" in given else MAX_WORDS
     r = given.get("r", Range(1, most))
     a = given.get("a", Range(0, most))
-    if r.low < 1 or given["s"].low < 1:
+    if kind == "class" and r.low < 1:
+        raise SpecError(f"{piece!r}: a class feature has at least one remote word: r >= 1")
+    if kind == "skip" and (r.low < 1 or given["s"].low < 1):
         raise SpecError(f"{piece!r}: a skip-gram has at least one remote word and skips at least one: r >= 1, s >= 1")
     if given["s"].high is None and not tied:
         raise SpecError(f"{piece!r}: s=..* needs 'tied', or every length would be a type of its own")
     if given["s"].high is None and cap < given["s"].low:
         raise SpecError(f"{piece!r}: cap={cap} lies below the smallest skip {given['s'].low}")
     words = given.get("words", Range(r.low + a.low, (r.high or 0) + (a.high or 0)))
-    return Term("skip", words, r, given["s"], a, tied, cap)
+    return Term(kind, words, r, given["s"], a, tied, cap)
 
 
 def _parse_range(text: str, piece: str, name: str, most: int) -> Range:
@@ -300,7 +311,7 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Slot]
     """All types in a fixed order and their slots, each once."""
     wanted: dict[FeatureType, set[int]] = {}
     for term in terms:
-        if term.kind == "skip" and not _shapes(term):
+        if term.kind in ("skip", "class") and not _shapes(term):
             raise SpecError(f"{term}: no feature meets all these limits; words is r + a")
         if term.kind == "family":
             for column in range(family_named(term.family).columns):
@@ -308,8 +319,11 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Slot]
             continue
         for r, a in _shapes(term):
             for s in term.s.upto(term.cap):
-                wanted.setdefault(FeatureType(r, None if term.tied else s, a), set()).add(s)
-    order = sorted(wanted, key=lambda t: (t.family or "", t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column))
+                kind = FeatureType(r, None if term.tied else s, a, classes=term.kind == "class")
+                wanted.setdefault(kind, set()).add(s)
+    order = sorted(
+        wanted, key=lambda t: (t.family or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column)
+    )
     slots = [Slot(i, t.r, s, t.a) for i, t in enumerate(order) for s in sorted(wanted[t])]
     if len(slots) > MAX_SLOTS:
         raise SpecError(f"features {text!r}: {len(slots)} features an event; the most is {MAX_SLOTS}")
@@ -380,8 +394,13 @@ class KeyLayout:
 class Extractor:
     """Turns tokens into feature keys, block by block."""
 
-    def __init__(self, spec: FeatureSpec, layout: KeyLayout, vocabulary: Vocabulary) -> None:
-        self.spec, self.layout, self.vocabulary = spec, layout, vocabulary
+    def __init__(
+        self, spec: FeatureSpec, layout: KeyLayout, vocabulary: Vocabulary, classes: np.ndarray | None = None
+    ) -> None:
+        """`classes`: of every word of the vocabulary its class, where the features use them. (words,) uint16"""
+        if spec.has_classes and (classes is None or len(classes) != len(vocabulary)):
+            raise SpecError(f"features {spec.text!r} use classes; expected one for each of {len(vocabulary):,} words")
+        self.spec, self.layout, self.vocabulary, self.classes = spec, layout, vocabulary, classes
         self.span = max(1, spec.span)  # to see the <S> before the first target of a block
         own = [slot for slot in spec.slots if spec.types[slot.type_index].family is None]
         self._remote = np.array([slot.r for slot in own], np.int64)
@@ -390,6 +409,7 @@ class Extractor:
         indices = [slot.type_index for slot in own]
         self._salt = np.array([spec.types[i].salt for i in indices], np.uint64)
         self._type_bits = np.array([self._tag(i) for i in indices], np.uint64)
+        self._by_class = np.array([spec.types[i].classes for i in indices], bool)
         self._group = np.array([indices.index(i) for i in indices], np.int64)
         self._orders = int(max(self._remote.max(), self._adjacent.max())) + 1
         self._families = self._make_families()
@@ -425,10 +445,14 @@ class Extractor:
         extraction.locate_events(block, first, self.vocabulary.begin, self.vocabulary.never_a_target, position)
         chains = np.empty((self._orders, len(block)), np.uint64)
         extraction.hash_contexts(block, chains)
+        class_chains = chains
+        if self.spec.has_classes and self.classes is not None:
+            class_chains = np.empty_like(chains)
+            extraction.hash_contexts(self.classes[block].astype(np.uint32), class_chains)
         keys = np.empty((self.n_slots, stop - start), np.uint64)
         own = keys[: len(self._remote)]
         extraction.extract_keys(
-            chains, position, first, self._remote, self._skip, self._adjacent,
+            chains, class_chains, position, first, self._remote, self._skip, self._adjacent, self._by_class,
             self._salt, self._type_bits, self._group, np.uint64(self.layout.hash_mask), own,
         )  # fmt: skip
         for family, function, index in self._families:

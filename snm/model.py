@@ -178,7 +178,8 @@ class RowModel(LanguageModel):
         self.index = RowIndex(
             self._array("features"), self._array("index"), np.uint64(m["index"]["low"]), np.uint64(m["index"]["shift"])
         )
-        self.extractor = Extractor(self.spec, self.layout, self.vocabulary)
+        classes = self._array("classes") if self.spec.has_classes else None
+        self.extractor = Extractor(self.spec, self.layout, self.vocabulary, classes)
         for name, digest in self.extractor.family_digests().items():
             if digest != m["families"][name]:
                 raise FormatError(
@@ -319,7 +320,10 @@ class SnmModel(RowModel):
         return Explanation(word, sum(part.share for part in parts), parts)
 
     def feature_text(self, q: int, context: np.ndarray) -> str:
-        """The feature of slot q after `context`, as the paper writes it: [brown skip-2 over the lazy]."""
+        """The feature of slot q after `context`, as the paper writes it: [brown skip-2 over the lazy].
+
+        A word that enters by its class has a ~ before it.
+        """
         slot = self.spec.slots[q]
         kind = self.spec.types[slot.type_index]
         if kind.family is not None:
@@ -329,8 +333,9 @@ class SnmModel(RowModel):
         if slot.r == 0:
             return f"[{' '.join(adjacent)}]"
         end = len(words) - slot.a - slot.s
-        skip = "skip-*" if kind.s is None else f"skip-{slot.s}"
-        return f"[{' '.join([*words[end - slot.r : end], skip, *adjacent])}]"
+        remote = [f"~{word}" if kind.classes else word for word in words[end - slot.r : end]]
+        skip = ["skip-*"] if kind.s is None else [f"skip-{slot.s}"] if slot.s else []
+        return f"[{' '.join([*remote, *skip, *adjacent])}]"
 
 
 _KINDS = {

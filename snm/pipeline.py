@@ -12,6 +12,7 @@ import numpy as np
 
 from snm import calibration, corpus, storage
 from snm.calibration import GateReport
+from snm.classes import CLASSES, FREQUENT, PASSES, learn_classes
 from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
@@ -44,6 +45,7 @@ class Settings:
     without one, and for the other models, n-grams up to `order` are taken. `discounts` are Kneser-Ney's:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
+    `classes`: how many word classes are learned where the features use them.
     """
 
     model: str = "snm"
@@ -61,6 +63,7 @@ class Settings:
     seed: int = 1
     gate: int = 64
     prune: int = 2
+    classes: int = CLASSES
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -72,6 +75,7 @@ class Settings:
             ("seed", 0),
             ("gate", 0),
             ("prune", 1),
+            ("classes", 4),
         ):
             value = getattr(self, name)
             if value is not None and value < low:
@@ -218,8 +222,13 @@ class _Run:
     def _make_extractor(self) -> None:
         types, slots = len(self.spec.types), len(self.spec.slots)
         layout = KeyLayout.for_work(len(self.vocabulary), types, self.text.events * slots)
-        self.extractor = Extractor(self.spec, layout, self.vocabulary)
+        classes = self._learn_classes() if self.spec.has_classes else None
+        self.extractor = Extractor(self.spec, layout, self.vocabulary, classes)
         self.extractor.check_families(self.text.tokens)
+
+    def _learn_classes(self) -> np.ndarray:
+        with self.progress("word classes", PASSES * min(len(self.vocabulary), FREQUENT)) as bar:
+            return learn_classes(self.text, len(self.vocabulary), self.settings.classes, self.settings.seed, bar)
 
     # -- tokens to counts, and events annotated with them
 
@@ -424,6 +433,8 @@ class _Run:
         self.writer.drop("counts")
         self.writer.drop("totals")
         self.writer.array("index", index.places.dtype.str).append(index.places)
+        if self.extractor.classes is not None:
+            self.writer.array("classes", "<u2").append(self.extractor.classes)
         self.vocabulary.write(self.writer.folder / VOCABULARY)
         manifest = storage.describe(
             self.extractor, index, self.rows_by_type, self.n_links, kind, {"text": self.figures, **how}

@@ -29,8 +29,11 @@ _64 = (1 << 64) - 1
 # section "Skip-gram Language Modeling": features
 
 
-def features_of(spec: FeatureSpec, context: Sentence) -> set[Feature]:
-    """All features of an event, f in the paper: every (r, s, a) the specification allows that fits into the context."""
+def features_of(spec: FeatureSpec, context: Sentence, classes: Sequence[int] = ()) -> set[Feature]:
+    """All features of an event, f in the paper: every (r, s, a) the specification allows that fits into the context.
+
+    `classes`: the class of every word, by which the remote words of a class feature enter.
+    """
     found: set[Feature] = set()
     n = len(context)
     for term in spec.terms:
@@ -42,9 +45,12 @@ def features_of(spec: FeatureSpec, context: Sentence) -> set[Feature]:
                     if r + s + a > n or not term.words.low <= words <= (term.words.high or words):
                         continue
                     remote, adjacent = context[n - a - s - r : n - a - s], context[n - a :]
+                    by_class = term.kind == "class"
+                    if by_class:
+                        remote = [classes[word] for word in remote]
                     kind = next(
                         i for i, t in enumerate(spec.types)
-                        if (t.r, t.a, t.s) == (r, a, None if term.tied else s) and t.family is None
+                        if (t.r, t.a, t.s, t.classes) == (r, a, None if term.tied else s, by_class) and t.family is None
                     )  # fmt: skip
                     found.add((kind, (*remote, *adjacent)))
     return found

@@ -34,10 +34,12 @@ def random_text(seed: int, sentences: int = 40, words: int = 12, longest: int = 
     return text_of([(2 + random.zipf(1.6, random.integers(1, longest)) % words).tolist() for _ in range(sentences)])
 
 
-def extractor_of(features: str, text: Text, words: int, closed: bool = False) -> Extractor:
+def extractor_of(
+    features: str, text: Text, words: int, closed: bool = False, classes: np.ndarray | None = None
+) -> Extractor:
     spec = FeatureSpec(features)
     layout = KeyLayout.for_work(words, len(spec.types), text.events * len(spec.slots))
-    return Extractor(spec, layout, vocabulary_of(words, closed))
+    return Extractor(spec, layout, vocabulary_of(words, closed), classes)
 
 
 SMALL_SKIPS = "ngram(0..3) + skip(r=1..2, s=1..2, words=1..3) + skip(r=1, s=1..*, words=1..2, tied, cap=6)"

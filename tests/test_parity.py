@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counter_
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,6 +88,20 @@ def test_features_and_counts_are_the_oracles(spec: str, text: Text) -> None:
     assert as_dictionary(counts, counts.counts) == expected
     totals = np.add.reduceat(counts.counts, counts.offsets[:-1], dtype=np.uint64)
     assert np.array_equal(totals, counts.totals)
+
+
+@given(text=texts)
+def test_class_features_and_counts_are_the_oracles(text: Text) -> None:
+    classes = np.array([0, 1, 2, *(3 + i % 3 for i in range(WORDS - 3))], np.uint16)
+    spec = "ngram(0..2) + class(r=1..3, a=0..1) + class(r=1, s=1..3, a=0, tied) + skip(r=1, s=1, a=0)"
+    extractor = extractor_of(spec, text, WORDS, classes=classes)
+    expected: Counter_[tuple[int, int]] = Counter_()
+    for context, target in reference.events(reference.to_sentences(text.tokens)):
+        for feature in reference.features_of(extractor.spec, context, classes.tolist()):
+            if feature[1]:
+                expected[key(extractor, feature), target] += 1
+    counts = next(iter(Counter(text, extractor, 1 << 30)))
+    assert as_dictionary(counts, counts.counts) == expected
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -63,10 +63,13 @@ def _drop_repeats(earlier, later):
 
 
 @njit(nogil=True, cache=True)
-def extract_keys(chains, position, first, remote, skip, adjacent, salt, type_bits, group, hash_mask, keys):
+def extract_keys(
+    chains, class_chains, position, first, remote, skip, adjacent, by_class, salt, type_bits, group, hash_mask, keys
+):  # fmt: skip
     """Fill keys[slot, event]: the key of each slot's feature, or ABSENT. (slots, tokens - first)
 
-    Slot q is the feature of remote[q] words, skip[q] skipped and adjacent[q] adjacent ones.
+    Slot q is the feature of remote[q] words (their classes where by_class[q]), skip[q] skipped and
+    adjacent[q] adjacent ones.
     group[q] is the first slot that q shares its tied type with: features of one event that
     coincide are one feature, so repeats inside a group are dropped.
     """
@@ -77,7 +80,7 @@ def extract_keys(chains, position, first, remote, skip, adjacent, salt, type_bit
             continue
         shift = skip[q] + adjacent[q]
         need = remote[q] + shift
-        far = chains[remote[q]]
+        far = class_chains[remote[q]] if by_class[q] else chains[remote[q]]
         _slot_column(chains[adjacent[q]], far, shift, position, need, salt[q], hash_mask, type_bits[q], first, keys[q])
         for p in range(group[q], q):
             _drop_repeats(keys[p], keys[q])
