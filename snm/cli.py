@@ -183,7 +183,8 @@ def _peak_memory() -> str:
 
 SUMMARY = ("features", "rows", "links", "text", "training", "estimation")
 PLAIN_SETTINGS = (
-    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate", "prune", "classes",
+    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate", "prune",
+    "classes",
 )  # fmt: skip
 
 
