@@ -1,16 +1,19 @@
-"""Perplexity of presets on a corpus, as trained by `snm train` with nothing but the preset named.
+"""Perplexity on a corpus, as trained by `snm train` with nothing but the preset named, beside Kneser-Ney's.
 
-    python benchmarks/quality.py CORPUS [PRESET ...] [--baseline VALID TEST] [--json FILE]
+    python benchmarks/quality.py CORPUS [MODEL ...] [--dev] [--json FILE]
 
-CORPUS is a folder with train, valid and test text (`train.txt`, or `.txt.xz` and the like). The baseline
-is another model's perplexity on the same text and vocabulary, for the ratios. Every model is also verified:
-the sum of P(w | h) over the whole vocabulary after 1,000 contexts of the test text.
+CORPUS is a folder with train, valid and test text (`train.txt`, or `.txt.xz` and the like). A MODEL is a preset, with
+options of `snm train` after a colon: `snm10-skip`, `"snm10-skip:--events 50000000"`. Ratios are to `--model kn`, order
+5, which is KenLM's `lmplz -o 5` to the digits printed. With --dev the valid text is handed to training as held-out text;
+otherwise training sets a slice of its own text aside. Every model is also verified: the sum of P(w | h) over the whole
+vocabulary after 1,000 contexts of the test text.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +26,7 @@ from common import report
 
 def snm(*arguments: str) -> Any:
     """What a command prints as JSON."""
-    command = [sys.executable, "-m", "snm.cli", *arguments, "--json"]
+    command = [sys.executable, "-m", "snm", *arguments, "--json"]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
@@ -32,35 +35,34 @@ def text_of(corpus: Path, part: str) -> str:
     return str(found)
 
 
-def measure(corpus: Path, preset: str, folder: str, baseline: tuple[float, float] | None) -> dict[str, Any]:
+def measure(corpus: Path, name: str, options: list[str], folder: str) -> dict[str, Any]:
     """One row of the table."""
-    model = f"{folder}/{preset}"
     begun = time.perf_counter()
-    trained = snm("train", text_of(corpus, "train"), "-o", model, "--preset", preset)
+    model = f"{folder}/model"
+    trained = snm("train", text_of(corpus, "train"), "-o", model, "--force", *options)
     seconds = time.perf_counter() - begun
-    row: dict[str, Any] = {
-        "preset": preset,
-        "links": trained["links"],
-        "bytes a link": trained["bytes"] / trained["links"],
-    }
-    for index, part in enumerate(("valid", "test")):
-        row[part] = snm("ppl", model, text_of(corpus, part))["ppl"]
-        if baseline:
-            row[f"{part} / baseline"] = row[part] / baseline[index]
+    row = {"model": name, "links": trained["links"], "bytes a link": trained["bytes"] / trained["links"]}
+    row |= {part: snm("ppl", model, text_of(corpus, part))["ppl"] for part in ("valid", "test")}
     sums = snm("verify", model, text_of(corpus, "test"))
-    return {**row, "contexts": sums["contexts"], "worst |sum - 1|": sums["worst"], "seconds to train": seconds}
+    return {**row, "worst |sum - 1|": sums["worst"], "seconds to train": seconds}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
-    parser.add_argument("presets", nargs="*", default=["snm5", "snm10-skip"])
-    parser.add_argument("--baseline", nargs=2, type=float, metavar=("VALID", "TEST"))
+    parser.add_argument("models", nargs="*", default=["small", "snm10-skip", "medium", "large"])
+    parser.add_argument("--dev", action="store_true", help="hand the valid text to training")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    asked = parser.parse_args()
+    dev = ["--dev", text_of(asked.corpus, "valid")] if asked.dev else []
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(options.corpus, preset, folder, options.baseline) for preset in options.presets]
-    report("quality", options.corpus.name, rows, options.json)
+        rows = [measure(asked.corpus, "Kneser-Ney, order 5", ["--model", "kn"], folder)]
+        for name in asked.models:
+            preset, _, more = name.partition(":")
+            rows.append(measure(asked.corpus, name, ["--preset", preset, *shlex.split(more), *dev], folder))
+    for row in rows:
+        row |= {f"{part} / KN5": row[part] / rows[0][part] for part in ("valid", "test")}
+    report("quality", asked.corpus.name, rows, asked.json)
 
 
 if __name__ == "__main__":

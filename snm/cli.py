@@ -81,11 +81,13 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
 @click.option("--model", type=click.Choice(["snm", "kn", "katz", "sbo"]), default="snm", show_default=True,
               help="Sparse non-negative matrix, interpolated Kneser-Ney, Katz, or stupid backoff.")  # fmt: skip
-@click.option("--order", type=Number(1, 32), default=5, show_default=True,
-              help="n-grams up to this order, where no features are named.")  # fmt: skip
+@click.option("--order", type=Number(1, 32),
+              help="n-grams up to this order.  [default: 5 for kn, katz and sbo]")  # fmt: skip
 @click.option("--discounts", type=click.Choice(["modified", "single"]), default="modified", show_default=True,
               help="Kneser-Ney's: three an order, or the original single one.")  # fmt: skip
-@click.option("--preset", help="Features by name: snm2 … snm10, snm5-skip, snm5-skip-only, snm10-skip.")
+@click.option("--preset",
+              help="Features by name: small, medium, large; the paper's snm2 … snm10, snm5-skip, snm5-skip-only, "
+                   "snm10-skip.  [default: small]")  # fmt: skip
 @click.option("--features", help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'.")
 @click.option(
     "--dev", multiple=True, help="Held-out text, for the gate and to stop training in time.  [default: a slice of TEXT]"

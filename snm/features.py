@@ -37,11 +37,18 @@ MAX_SLOTS = 1024
 STEP, REMOTE = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F  # multipliers of the hash, see snm.kernels.hashing
 
 PRESETS: dict[str, str] = {
+    "small": "ngram(0..4) + class(r=1..4, a=0)",
+    "medium": "ngram(0..4) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=1..10, words=1..2, tied) "
+    "+ class(r=1..4, a=0) + class(r=1..2, a=1)",
+    "large": "ngram(0..5) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=1..20, words=1..2, tied) "
+    "+ class(r=1..5, a=0) + class(r=1..3, a=1)",
     **{f"snm{n}": f"ngram(0..{n - 1})" for n in range(2, 11)},
     "snm5-skip": "ngram(0..4) + skip(r=1..3, s=1..3, words=1..4) + skip(r=1..2, s=4..*, words=1..4, tied)",
     "snm5-skip-only": "ngram(0) + skip(r=1..3, s=1..3, words=1..4) + skip(r=1..2, s=4..*, words=1..4, tied)",
     "snm10-skip": "ngram(0..9) + skip(s=1, words=1..5) + skip(r=1, s=1..10, words=1..4, tied)",
 }
+
+DEFAULT_PRESET = "small"
 
 FamilyKeys = Callable[[np.ndarray, np.ndarray], np.ndarray]
 FamilyMaker = Callable[["Vocabulary"], FamilyKeys]

@@ -16,7 +16,7 @@ from snm.classes import CLASSES, FREQUENT, PASSES, learn_classes
 from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
-from snm.features import MAX_WORDS, Extractor, FeatureSpec, KeyLayout
+from snm.features import DEFAULT_PRESET, MAX_WORDS, Extractor, FeatureSpec, KeyLayout
 from snm.model import RowModel, SnmModel, load
 from snm.parallel import default_threads
 from snm.progress import Progress, silent
@@ -29,6 +29,7 @@ HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 300_000  # of the training text, where the
 RETURNED_SHARE = 0.01  # a slice larger than this is counted in the end
 LINKS_AT_A_TIME = 1 << 24  # while building M
 MODELS = ("snm", "kn", "katz", "sbo")
+DEFAULT_ORDER = 5
 DISCOUNTS = ("modified", "single")
 LEAST_MEMORY = 256 << 20
 EVENTS_FOR_THREADS = 1_000_000  # below, training takes one thread: it is seconds, and the same every time
@@ -41,8 +42,9 @@ Notify = Callable[[str], None]
 class Settings:
     """Everything that `train` can be asked for beside the text. `memory` is in bytes.
 
-    `model` is `snm`, `kn` (Kneser-Ney), `katz` or `sbo` (stupid backoff). `features` is SNM's specification;
-    without one, and for the other models, n-grams up to `order` are taken. `discounts` are Kneser-Ney's:
+    `model` is `snm`, `kn` (Kneser-Ney), `katz` or `sbo` (stupid backoff). `features` is SNM's specification, the
+    preset `small` where nothing is said; `order` asks for n-grams up to that order instead, and is what the other
+    models have, 5 where nothing is said. `discounts` are Kneser-Ney's:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
     `classes`: how many word classes are learned where the features use them.
@@ -50,7 +52,7 @@ class Settings:
 
     model: str = "snm"
     features: str | None = None
-    order: int = 5
+    order: int | None = None
     discounts: str = "modified"
     min_count: int = 3
     max_words: int | None = None
@@ -86,14 +88,18 @@ class Settings:
             raise SettingsError(f"discounts {self.discounts!r} are not known; expected {' or '.join(DISCOUNTS)}")
         if self.model != "snm" and self.features is not None:
             raise SettingsError(f"features are for SNM; a model of kind {self.model!r} has n-grams up to its order")
-        if not 1 <= self.order <= MAX_WORDS:
+        if self.order is not None and self.features is not None:
+            raise SettingsError("features and order exclude each other; give one of them")
+        if self.order is not None and not 1 <= self.order <= MAX_WORDS:
             raise SettingsError(f"order is {self.order}; expected 1 to {MAX_WORDS}")
         if self.vocabulary is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
 
     @property
     def specification(self) -> str:
-        return f"ngram(0..{self.order - 1})" if self.features is None else self.features
+        if self.model == "snm" and self.order is None:
+            return DEFAULT_PRESET if self.features is None else self.features
+        return f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
 
 
 def train(
