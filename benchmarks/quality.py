@@ -4,9 +4,9 @@
 
 CORPUS is a folder with train, valid and test text (`train.txt`, or `.txt.xz` and the like). A MODEL is a preset, with
 options of `snm train` after a colon: `snm10-skip`, `"snm10-skip:--events 50000000"`. Ratios are to `--model kn`, order
-5, which is KenLM's `lmplz -o 5` to the digits printed. With --dev the valid text is handed to training as held-out text;
-otherwise training sets a slice of its own text aside. Every model is also verified: the sum of P(w | h) over the whole
-vocabulary after 1,000 contexts of the test text.
+5, which is KenLM's `lmplz -o 5` to the digits printed. With --dev the valid text is handed to training as held-out
+text; otherwise training sets a slice of its own text aside. Every model is also verified: the sum of P(w | h) over the
+whole vocabulary after 1,000 contexts of the test text.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class _Run:
 
     def _make_extractor(self) -> None:
         types, slots = len(self.spec.types), len(self.spec.slots)
-        layout = KeyLayout.for_work(len(self.vocabulary), types, self.text.events * slots)
+        layout = KeyLayout.for_work(len(self.vocabulary), types, (self.whole or self.text).events * slots)
         classes = self._learn_classes() if self.spec.has_classes else None
         self.extractor = Extractor(self.spec, layout, self.vocabulary, classes)
         self.extractor.check_families(self.text.tokens)

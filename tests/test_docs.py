@@ -42,12 +42,12 @@ def test_the_specifications_of_the_documents_can_be_read() -> None:
     text = (ROOT / "docs" / "features.md").read_text()
     block = text.split("## The specification language")[1].split("##")[0]
     specs = [line.strip().split("   ")[0] for line in block.split("\n") if line.startswith("    ")]
-    assert len(specs) == 6
+    assert len(specs) == 8
     for spec in specs:
         FeatureSpec(spec)
 
 
-@pytest.mark.parametrize("name", ["snm5-skip", "snm5-skip-only", "snm10-skip"])
+@pytest.mark.parametrize("name", ["medium", "large", "snm5-skip", "snm5-skip-only", "snm10-skip"])
 def test_the_table_of_presets(name: str) -> None:
     table = (ROOT / "docs" / "features.md").read_text().split("## Presets")[1]
     (row,) = [line for line in table.split("\n") if line.startswith(f"| `{name}`")]
