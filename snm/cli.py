@@ -108,6 +108,8 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @click.option("--max-words", type=Number(1), help="Keep the most frequent words only.")
 @click.option("--vocab", help="File with the vocabulary, one word a line, instead of the text's own.")
 @click.option("--closed", is_flag=True, help="Closed vocabulary: <UNK> is never predicted.")
+@click.option("--document", is_flag=True,
+              help="TEXT holds documents, a blank line between two: features reach across sentences.")  # fmt: skip
 @click.option("--loss", type=click.Choice(["leave-one-out", "poisson", "multinomial"]), default="leave-one-out",
               show_default=True,
               help="Poisson with or without leave-one-out, or multinomial on held-out text.")  # fmt: skip
@@ -185,14 +187,14 @@ def _peak_memory() -> str:
 
 SUMMARY = ("features", "rows", "links", "text", "training", "estimation")
 PLAIN_SETTINGS = (
-    "model", "order", "discounts", "min_count", "max_words", "closed", "memory", "partitions", "seed", "gate", "prune",
-    "classes",
+    "model", "order", "discounts", "min_count", "max_words", "closed", "document", "memory", "partitions", "seed",
+    "gate", "prune", "classes",
 )  # fmt: skip
 
 
 SNM_OPTIONS = (
-    "preset", "features", "dev", "gate", "prune", "classes", "loss", "optimiser", "rate", "accumulator", "batch",
-    "passes", "events", "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
+    "preset", "features", "dev", "document", "gate", "prune", "classes", "loss", "optimiser", "rate", "accumulator",
+    "batch", "passes", "events", "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 
 

@@ -138,10 +138,10 @@ def read_lines(sources: Sources) -> Iterator[list[str]]:
 
 
 def read_blocks(files: Sequence[str]) -> Iterator[bytes]:
-    """Checked UTF-8 text, cut at white space, one line break at least between files."""
+    """Checked UTF-8 text, cut at white space, a blank line between files."""
     for name in files:
         yield from _file_blocks(name)
-        yield b"\n"
+        yield b"\n\n"
 
 
 def _file_blocks(name: str, eager: bool = False) -> Iterator[bytes]:
@@ -221,24 +221,34 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 @dataclass
 class Text:
-    """An encoded text. `tokens` opens each sentence with `<S>` and closes it with `</S>`. (uint32)"""
+    """An encoded text. `tokens` opens each sentence with `<S>` and closes it with `</S>`. (uint32)
+
+    A text of documents opens each document with `<S>` and closes its sentences with `</S>`, so that features reach
+    back across sentences; `documents` is None for other texts.
+    """
 
     tokens: np.ndarray
     sentences: int
+    documents: int | None = None
+
+    @property
+    def units(self) -> int:
+        """Number of `<S>`: what no feature reaches across."""
+        return self.sentences if self.documents is None else self.documents
 
     @property
     def events(self) -> int:
         """Number of targets: every word and every `</S>`."""
-        return len(self.tokens) - self.sentences
+        return len(self.tokens) - self.units
 
 
 class _Encoder:
     """Feeds blocks to the encoding kernel and grows its table and pool as needed."""
 
-    def __init__(self, hashes: np.ndarray, ids: np.ndarray, learn: bool) -> None:
+    def __init__(self, hashes: np.ndarray, ids: np.ndarray, learn: bool, documents: bool) -> None:
         from snm.kernels import text
 
-        self.kernel, self.learn = text, learn
+        self.kernel, self.learn, self.documents = text, learn, documents
         self.hashes, self.ids = hashes, ids
         self.state = np.zeros(text.STATE_FIELDS, np.int64)
         self.state[text.WORDS] = len(SPECIAL)
@@ -254,8 +264,9 @@ class _Encoder:
         i = 0
         while True:
             i = self.kernel.encode(
-                data, i, self.learn, self.hashes, self.ids, self.counts, self.starts, self.pool, self.state, self.out
-            )
+                data, i, self.learn, self.documents, self.hashes, self.ids, self.counts, self.starts, self.pool,
+                self.state, self.out,
+            )  # fmt: skip
             yield self.out[: self.state[self.kernel.WRITTEN]].copy()
             status = self.state[self.kernel.STATUS]
             if status == self.kernel.DONE:
@@ -277,6 +288,10 @@ class _Encoder:
     def sentences(self) -> int:
         return int(self.state[self.kernel.SENTENCES])
 
+    def text(self, chunks: list[np.ndarray]) -> Text:
+        documents = int(self.state[self.kernel.DOCUMENTS]) if self.documents else None
+        return Text(_join(chunks), self.sentences, documents)
+
     def word(self, number: int) -> str:
         return self.pool[self.starts[number] : self.starts[number + 1]].tobytes().decode()
 
@@ -287,21 +302,27 @@ def encode_files(sources: Sources, vocabulary: Vocabulary, progress: Callable[[i
 
 
 def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Text:
-    """Encode sentences held in memory, one a string; blank ones are skipped."""
+    """Encode sentences held in memory, one a string; blank ones are skipped, or end a document."""
     joined = "\n".join(line.replace("\n", " ") for line in lines) + "\n"
+    return encode_blocks(iter([joined.encode()]), vocabulary)
+
+
+def encode_sentences(sentences: Iterable[str], vocabulary: Vocabulary) -> Text:
+    """The same, every sentence by itself whatever the vocabulary says of documents."""
+    joined = "\n\n".join(line.replace("\n", " ") for line in sentences) + "\n"
     return encode_blocks(iter([joined.encode()]), vocabulary)
 
 
 def encode_blocks(
     blocks: Iterator[bytes], vocabulary: Vocabulary, progress: Callable[[int], None] | None = None
 ) -> Text:
-    encoder = _Encoder(*vocabulary.table, learn=False)
+    encoder = _Encoder(*vocabulary.table, learn=False, documents=vocabulary.document)
     chunks: list[np.ndarray] = []
     for block in blocks:
         chunks.extend(encoder.encode(block))
         if progress:
             progress(len(block))
-    return Text(_join(chunks), encoder.sentences)
+    return encoder.text(chunks)
 
 
 def read_corpus(
@@ -310,9 +331,10 @@ def read_corpus(
     max_words: int | None = None,
     closed: bool = False,
     progress: Callable[[int], None] | None = None,
+    documents: bool = False,
 ) -> tuple[Text, Vocabulary]:
     """Read a training text once; learn its vocabulary; encode it."""
-    encoder = _Encoder(*word_table([]), learn=True)
+    encoder = _Encoder(*word_table([]), learn=True, documents=documents)
     chunks: list[np.ndarray] = []
     for block in _ahead(read_blocks(find_files(sources))):
         chunks.extend(encoder.encode(block))
@@ -323,13 +345,13 @@ def read_corpus(
     n_words = int(encoder.state[encoder.kernel.WORDS])
     counts = encoder.counts[:n_words]
     kept = _choose_words(encoder, counts, min_count, max_words)
-    vocabulary = Vocabulary([encoder.word(number) for number in kept], closed)
+    vocabulary = Vocabulary([encoder.word(number) for number in kept], closed, documents)
     final = np.full(n_words, UNKNOWN, np.uint32)
     final[:3] = (BEGIN, END, UNKNOWN)
     final[kept] = np.arange(3, 3 + len(kept))
     for chunk in chunks:
         np.take(final, chunk, out=chunk)
-    return Text(_join(chunks), encoder.sentences), vocabulary
+    return encoder.text(chunks), vocabulary
 
 
 def _choose_words(encoder: _Encoder, counts: np.ndarray, min_count: int, max_words: int | None) -> np.ndarray:
@@ -353,7 +375,7 @@ def _join(chunks: list[np.ndarray]) -> np.ndarray:
 
 
 def sample_sentences(text: Text, events: int, seed: int) -> Text:
-    """Whole sentences drawn at random until they hold about `events` events, in their order."""
+    """Whole sentences, or documents, drawn at random until they hold about `events` events, in their order."""
     if events >= text.events:
         return text
     starts = np.flatnonzero(text.tokens == BEGIN)
@@ -364,7 +386,7 @@ def sample_sentences(text: Text, events: int, seed: int) -> Text:
 
 
 def split_sentences(text: Text, events: int, seed: int | None) -> tuple[Text, Text]:
-    """(the rest, a slice of about `events` events), both of whole sentences.
+    """(the rest, a slice of about `events` events), both of whole sentences, or documents.
 
     The slice is drawn at random or, without a seed, the end of the text: sentences of one document tell of
     each other, so what is to judge a text is better not mixed with it.
@@ -380,4 +402,7 @@ def split_sentences(text: Text, events: int, seed: int | None) -> tuple[Text, Te
 def _select(text: Text, sentences: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Text:
     keep = np.zeros(len(starts), bool)
     keep[sentences] = True
-    return Text(text.tokens[np.repeat(keep, lengths)], len(sentences))
+    tokens = text.tokens[np.repeat(keep, lengths)]
+    if text.documents is None:
+        return Text(tokens, len(sentences))
+    return Text(tokens, int(np.count_nonzero(tokens == END)), len(sentences))

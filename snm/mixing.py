@@ -60,9 +60,12 @@ def ids_in(vocabulary: Vocabulary, of: Vocabulary) -> np.ndarray:
     """The ids in one vocabulary of the words of another, which has the same words in any order."""
     if vocabulary == of:
         return np.arange(len(of), dtype=np.uint32)
-    if (vocabulary.closed, set(vocabulary.words)) != (of.closed, set(of.words)):
+    kinds = [(v.closed, v.document, set(v.words)) for v in (vocabulary, of)]
+    if kinds[0] != kinds[1]:
         missing = sorted(set(of.words) ^ set(vocabulary.words))
-        what = f"{len(missing):,} words are in one only, such as {missing[0]!r}" if missing else "one is closed"
+        what = "one is closed" if vocabulary.closed != of.closed else "one reads documents, the other sentences"
+        if missing:
+            what = f"{len(missing):,} words are in one only, such as {missing[0]!r}"
         raise SettingsError(
             f"models of different vocabularies cannot be mixed: {what}; train them with the same --vocab"
         )
@@ -236,7 +239,11 @@ def _manifest(models: list[LanguageModel], folders: list[str], found: Mixed) -> 
         "weights": found.weights.tolist(),
         "dev_perplexity": found.dev_perplexity,
         "dev_perplexities": found.dev_perplexities,
-        "vocabulary": {"words": len(vocabulary), "closed": vocabulary.closed},
+        "vocabulary": {
+            "words": len(vocabulary),
+            "closed": vocabulary.closed,
+            "document": vocabulary.document,
+        },
         "links": sum(model.manifest["links"] for model in models),
     }
 

@@ -19,7 +19,7 @@ import numpy as np
 from snm import parallel, storage
 from snm.calibration import Gate
 from snm.calibration import size as gate_size
-from snm.corpus import encode_lines
+from snm.corpus import encode_lines, encode_sentences
 from snm.errors import FormatError, InputError, SettingsError
 from snm.features import Extractor, FeatureSpec, KeyLayout
 from snm.rows import RowIndex
@@ -83,7 +83,7 @@ class LanguageModel(ABC):
 
     def score_words(self, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
         """Of each sentence its words and `</S>`, each with its log10 probability; NaN where it has none."""
-        tokens = encode_lines(sentences, self.vocabulary).tokens
+        tokens = encode_sentences(sentences, self.vocabulary).tokens
         p = self.probabilities(tokens)
         if self.vocabulary.closed:
             p[tokens == UNKNOWN] = np.nan
@@ -170,7 +170,8 @@ class RowModel(LanguageModel):
 
     def _open(self) -> None:
         m = self.manifest
-        self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, m["vocabulary"]["closed"])
+        how = m["vocabulary"]
+        self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, how["closed"], how["document"])
         self.spec = FeatureSpec(m["features"])
         self.layout = KeyLayout(**m["layout"])
         self.row_values, self.link_values = (self._array(name) for name in self.value_names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +47,8 @@ class Settings:
     models have, 5 where nothing is said. `discounts` are Kneser-Ney's:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
-    `classes`: how many word classes are learned where the features use them.
+    `classes`: how many word classes are learned where the features use them. `document`: the text has documents, a
+    blank line between two, and features reach across their sentences.
     """
 
     model: str = "snm"
@@ -58,6 +59,7 @@ class Settings:
     max_words: int | None = None
     vocabulary: Path | None = None
     closed: bool = False
+    document: bool = False
     training: TrainingSettings = field(default_factory=TrainingSettings)
     memory: int = 4 << 30
     threads: int = field(default_factory=default_threads)
@@ -88,6 +90,8 @@ class Settings:
             raise SettingsError(f"discounts {self.discounts!r} are not known; expected {' or '.join(DISCOUNTS)}")
         if self.model != "snm" and self.features is not None:
             raise SettingsError(f"features are for SNM; a model of kind {self.model!r} has n-grams up to its order")
+        if self.model != "snm" and self.document:
+            raise SettingsError(f"documents are for SNM; a model of kind {self.model!r} has sentences")
         if self.order is not None and self.features is not None:
             raise SettingsError("features and order exclude each other; give one of them")
         if self.order is not None and not 1 <= self.order <= MAX_WORDS:
@@ -160,9 +164,11 @@ class _Run:
             corpus.find_files(dev)  # a mistake there is told before the work begins
         with self.progress("reading", _size_of(sources)) as bar:
             if s.vocabulary is None:
-                self.text, self.vocabulary = corpus.read_corpus(sources, s.min_count, s.max_words, s.closed, bar)
+                self.text, self.vocabulary = corpus.read_corpus(
+                    sources, s.min_count, s.max_words, s.closed, bar, s.document
+                )  # fmt: skip
             else:
-                self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed)
+                self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed, s.document)
                 self.text = corpus.encode_files(sources, self.vocabulary, bar)
         if not self.text.events:
             raise InputError(f"{corpus.names(sources)}: no words; expected one sentence a line")
@@ -175,8 +181,9 @@ class _Run:
     def _report_text(self, text: Text) -> None:
         unknown = int((text.tokens == self.vocabulary.unknown).sum())
         self.figures: dict[str, Any] = {"sentences": text.sentences, "tokens": text.events, "oov": unknown}
+        documents = "" if text.documents is None else f"{text.documents:,} documents, "
         self.notify(
-            f"{text.sentences:,} sentences, {text.events:,} tokens, {len(self.vocabulary):,} words, "
+            f"{documents}{text.sentences:,} sentences, {text.events:,} tokens, {len(self.vocabulary):,} words, "
             f"{unknown / text.events:.2%} out of vocabulary"
         )
 
@@ -192,7 +199,7 @@ class _Run:
         if not multinomial:
             self.gate_text = text
             return {"dev": text} if s.training.passes > 1 else {}
-        if text.sentences < 5:
+        if text.units < 5:
             return {"fitted": text}
         fitted, rest = corpus.split_sentences(text, text.events // 5, seed=None)
         self.gate_text = rest
@@ -210,8 +217,13 @@ class _Run:
     def _set_aside(self, required: bool) -> Text | None:
         """The end of the training text, or nothing where that would be too little."""
         wanted = min(int(self.text.events * HELD_OUT_SHARE) + 1, HELD_OUT_MOST)
-        if required and self.text.sentences < 2:
-            raise InputError("one sentence is too little to set held-out text aside; give some with --dev")
+        if self.text.units < 2:
+            what = "sentence" if self.text.documents is None else "document"
+            said = f"one {what} is too little to set held-out text aside; give some with --dev"
+            if required:
+                raise InputError(said)
+            self.notify(said)
+            return None
         if not required and wanted < calibration.LEAST_EVENTS:
             self.notify(f"{self.text.events:,} tokens are too few to set some aside for a gate; give --dev to have one")
             return None
@@ -221,7 +233,7 @@ class _Run:
             # A word that the rest hardly has would not be in the vocabulary, were the slice not part of the text
             rare = np.bincount(self.text.tokens, minlength=len(self.vocabulary)) < self.settings.min_count
             rare[: UNKNOWN + 1] = False
-            text = Text(np.where(rare[text.tokens], np.uint32(UNKNOWN), text.tokens), text.sentences)
+            text = replace(text, tokens=np.where(rare[text.tokens], np.uint32(UNKNOWN), text.tokens))
         self.notify(f"no held-out text given: the last {text.events:,} tokens of the training text are set aside")
         return text
 

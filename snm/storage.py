@@ -193,7 +193,11 @@ def describe(
         "layout": asdict(layout),
         "hash_bits": layout.hash_bits,
         "index": {"low": int(index.low), "shift": int(index.shift)},
-        "vocabulary": {"words": len(vocabulary), "closed": vocabulary.closed},
+        "vocabulary": {
+            "words": len(vocabulary),
+            "closed": vocabulary.closed,
+            "document": vocabulary.document,
+        },
         "families": extractor.family_digests(),
         "rows": int(rows_by_type.sum()),
         "links": links,

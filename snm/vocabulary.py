@@ -29,10 +29,13 @@ class Vocabulary:
 
     begin, end, unknown = BEGIN, END, UNKNOWN
 
-    def __init__(self, words: Iterable[str], closed: bool = False) -> None:
-        """`words` are those after the three special ones, in the order of their ids."""
+    def __init__(self, words: Iterable[str], closed: bool = False, document: bool = False) -> None:
+        """`words` are those after the three special ones, in the order of their ids.
+
+        `closed`: `<UNK>` is never predicted. `document`: `<S>` opens a document, not a sentence.
+        """
         self.words: tuple[str, ...] = (*SPECIAL, *words)
-        self.closed = closed
+        self.closed, self.document = closed, document
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self._ids: dict[str, int] | None = None
 
@@ -40,7 +43,9 @@ class Vocabulary:
         return len(self.words)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and (self.words, self.closed) == (other.words, other.closed)
+        if not isinstance(other, Vocabulary):
+            return False
+        return (self.words, self.closed, self.document) == (other.words, other.closed, other.document)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -69,10 +74,10 @@ class Vocabulary:
         path.write_bytes("".join(word + "\n" for word in self.words).encode())
 
     @classmethod
-    def read(cls, path: Path, closed: bool) -> Vocabulary:
+    def read(cls, path: Path, closed: bool, document: bool) -> Vocabulary:
         """A file that `write` wrote."""
         words = path.read_bytes().decode().split("\n")
-        return cls(words[len(SPECIAL) : -1], closed)
+        return cls(words[len(SPECIAL) : -1], closed, document)
 
 
 def word_table(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -132,7 +132,7 @@ def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> 
     }  # fmt: skip
     assert {name: training[name] for name in expected} == expected
     assert "target" not in training["metafeatures"].replace("feature-target", "")
-    assert manifest["vocabulary"] == {"words": 7, "closed": True}
+    assert manifest["vocabulary"] == {"words": 7, "closed": True, "document": False}
     assert manifest["features"] == "ngram(0..1)"
 
 

@@ -17,8 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snm import corpus
-from snm.corpus import encode_files, encode_lines, read_corpus, read_lines, sample_sentences, split_sentences
-from snm.errors import InputError, MissingExtra
+from snm.corpus import Text, encode_files, encode_lines, read_corpus, read_lines, sample_sentences, split_sentences
+from snm.errors import InputError, MissingExtra, SettingsError
+from snm.evaluation import perplexity
+from snm.model import load
+from snm.pipeline import Settings, train
 from snm.vocabulary import Vocabulary, read_word_list, split_words
 from tests.conftest import random_text
 
@@ -283,3 +286,61 @@ def test_samples_are_whole_sentences() -> None:
     assert rest.sentences + held.sentences == text.sentences
     rest, end = split_sentences(text, 100, seed=None)
     assert np.array_equal(np.concatenate([rest.tokens, end.tokens]), text.tokens)
+
+
+class TestDocuments:
+    """`<S>` opens a document, a blank line ends it."""
+
+    def encode(self, tmp_path: Path, text: str, document: bool = True) -> Text:
+        path = tmp_path / "text"
+        path.write_text(text)
+        return encode_files([path], Vocabulary(["a", "b", "c"], document=document))
+
+    def test_sentences_of_a_document_follow_each_other(self, tmp_path: Path) -> None:
+        text = self.encode(tmp_path, "\n\na b\nc\n\n \n\na\r\n\r\nb c\n")
+        assert text.tokens.tolist() == [0, 3, 4, 1, 5, 1, 0, 3, 1, 0, 4, 5, 1]
+        assert (text.documents, text.sentences, text.events) == (3, 4, 10)
+
+    def test_without_them_every_sentence_is_by_itself(self, tmp_path: Path) -> None:
+        text = self.encode(tmp_path, "a b\nc\n\na\n", document=False)
+        assert text.tokens.tolist() == [0, 3, 4, 1, 0, 5, 1, 0, 3, 1]
+        assert (text.documents, text.sentences, text.events) == (None, 3, 7)
+
+    def test_a_file_ends_a_document(self, tmp_path: Path) -> None:
+        for name in ("1", "2"):
+            (tmp_path / name).write_text("a\nb")
+        text = encode_files([tmp_path / "1", tmp_path / "2"], Vocabulary(["a", "b"], document=True))
+        assert text.tokens.tolist() == [0, 3, 1, 4, 1, 0, 3, 1, 4, 1]
+
+    def test_the_vocabulary_learned_is_of_documents(self, tmp_path: Path) -> None:
+        (tmp_path / "text").write_text("a b\na b\n\na b\n")
+        text, vocabulary = read_corpus([tmp_path / "text"], documents=True)
+        assert vocabulary.document
+        assert text.documents == 2
+        assert text.tokens.tolist() == [0, 3, 4, 1, 3, 4, 1, 0, 3, 4, 1]
+
+    def test_slices_are_of_whole_documents(self, tmp_path: Path) -> None:
+        text = self.encode(tmp_path, "a b\nc\n\na\nb\n\nb c\n")
+        rest, end = split_sentences(text, 1, seed=None)
+        assert (rest.documents, rest.sentences, rest.events) == (2, 4, 9)
+        assert end.tokens.tolist() == [0, 4, 5, 1]
+        drawn = sample_sentences(text, 1, 3)
+        assert drawn.documents == 1
+        assert drawn.events == len(drawn.tokens) - 1
+
+    def test_a_model_of_documents(self, tmp_path: Path) -> None:
+        """What comes first in a sentence depends on the sentence before it."""
+        random = np.random.default_rng(2)
+        pairs = [f"ask {w}\nsay {w}" for w in random.choice(["red", "blue", "green"], 900)]
+        (tmp_path / "text").write_text("\n\n".join(pairs) + "\n")
+        settings = Settings(features="ngram(0..1) + skip(r=1, s=1, a=1)", threads=1, document=True, gate=0)
+        model = train([tmp_path / "text"], tmp_path / "m", settings)
+        again = load(model.path)
+        assert again.vocabulary.document
+        tokens = encode_files([tmp_path / "text"], again.vocabulary)
+        assert perplexity(again, tokens).ppl < 1.4, "the second colour is known"
+        alone = again.score_words(["say red", "ask red"])
+        assert [word for word, _ in alone[0]] == ["say", "red", "</S>"]
+        assert again.perplexity(["ask red", "say red", "", "ask blue", "say blue"]).ppl < 1.5
+        with pytest.raises(SettingsError, match="documents are for SNM"):
+            Settings(model="kn", document=True)

@@ -13,8 +13,8 @@ from snm.vocabulary import BEGIN, END, UNKNOWN
 DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
 
 # fields of `state`
-WORDS, POOL_USED, IN_SENTENCE, SENTENCES, STATUS, WRITTEN = range(6)
-STATE_FIELDS = 6
+WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN = range(8)
+STATE_FIELDS = 8
 
 _PRIME = np.uint64(0x100000001B3)
 _OFFSET = np.uint64(0xCBF29CE484222325)
@@ -63,13 +63,13 @@ def rehash(old_hashes, old_ids, hashes, ids):
 
 
 @njit(nogil=True, cache=True)
-def encode(data, start, learn, hashes, ids, counts, starts, pool, state, out):
+def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, state, out):
     """Encode data[start:], whole words between white space, into `out`; return where it stopped.
 
     With `learn`, a word that the table lacks is given the next id, its bytes are added to `pool`
-    and counted; without, it is <UNK>. The sentence may go on in the next block. Stops before the
-    end (state[STATUS] says why) when the table or the pool has to grow; the caller grows it and
-    calls again.
+    and counted; without, it is <UNK>. With `documents`, <S> opens a document, which ends at a blank line; without,
+    every sentence is one. The sentence may go on in the next block. Stops before the end (state[STATUS] says why)
+    when the table or the pool has to grow; the caller grows it and calls again.
     """
     n = len(data)
     i = start
@@ -83,6 +83,9 @@ def encode(data, start, learn, hashes, ids, counts, starts, pool, state, out):
                 out[written] = END
                 written += 1
                 state[IN_SENTENCE] = 0
+                state[IN_DOCUMENT] = documents
+            else:
+                state[IN_DOCUMENT] = 0
             i += 1
             continue
         if byte == 32 or (9 <= byte <= 13):
@@ -116,8 +119,10 @@ def encode(data, start, learn, hashes, ids, counts, starts, pool, state, out):
             i = stop
             continue
         if not state[IN_SENTENCE]:
-            out[written] = BEGIN
-            written += 1
+            if not state[IN_DOCUMENT]:
+                out[written] = BEGIN
+                written += 1
+                state[DOCUMENTS] += 1
             state[IN_SENTENCE] = 1
             state[SENTENCES] += 1
         if learn:
