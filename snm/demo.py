@@ -74,19 +74,19 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
         folder.mkdir(parents=True, exist_ok=True)
         train_text, test_text = write_corpus(Path(scratch))
         echo("The English that Python carries: its language reference and the docstrings of its library.\n")
-        for preset in ("snm5", "snm10-skip"):
-            settings = Settings(features=preset, threads=threads)
-            model = train([train_text], folder / preset, settings, progress=progress)
+        for name, how in (("Kneser-Ney", {"model": "kn"}), ("small", {}), ("medium", {"features": "medium"})):
+            settings = Settings(threads=threads, **how)  # type: ignore[arg-type]
+            model = train([train_text], folder / name, settings, progress=progress)
             test = encode_files([test_text], model.vocabulary)
             report = perplexity(model, test, threads)
             text = model.manifest["text"]
-            if preset == "snm5":
+            if name == "Kneser-Ney":
                 echo(f"  training text     {text['tokens']:,} tokens, {len(model.vocabulary):,} words")
                 echo(f"  test text         {report.tokens:,} tokens of other documents\n")
-            echo(f"  {preset:<11} {model.manifest['links']:>12,} links    perplexity {report.ppl:7.2f}")
+            echo(f"  {name:<11} {model.manifest['links']:>12,} links    perplexity {report.ppl:7.2f}")
         sums = check_sums(model, test, 200)
         echo(f"\nOver {sums.contexts} contexts all probabilities add up to 1 within {sums.worst:.0e}.")
-        echo("\nWhat follows “the name of the”, by snm10-skip:")
+        echo("\nWhat follows “the name of the”, by medium:")
         for word, p in model.next_words("the name of the", 5):
             echo(f"  {p:.4f}  {word}")
         echo("\nWhy “value” after “return the default”:")
@@ -97,4 +97,4 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
         for seed in range(3):
             echo(f"  {model.generate(seed, max_words=30, temperature=0.7)}")
         if output:
-            echo(f"\nThe models are in {folder}; try: snm next {folder / 'snm10-skip'} 'the name of the'")
+            echo(f"\nThe models are in {folder}; try: snm next {folder / 'medium'} 'the name of the'")
