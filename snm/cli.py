@@ -517,6 +517,9 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
     "--shard", type=Number(0), default=0, show_default=True, help="The benchmark's held-out shard to test on."
 )
 @click.option("-o", "--output", required=True, help="Folder for the results; a run that was stopped goes on there.")
+@click.option("--prune", type=Number(1), default=1, show_default=True,
+              help="Leave features out of SNM that were seen less often, short n-grams aside.")  # fmt: skip
+@click.option("--events", type=Number(1), default=1 << 32, help="Train SNM on about so many events.  [default: all]")
 @click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
 @click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for counting.")
 @threads_option
@@ -526,6 +529,8 @@ def reproduce(
     corpus: str,
     shard: int,
     output: str,
+    prune: int,
+    events: int,
     keep_models: bool,
     memory: int,
     threads: int | None,
@@ -535,18 +540,23 @@ def reproduce(
 
     What is missing is trained; mixture weights are found on the valid text, perplexities are the test text's. Each
     table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot.
+
+    SNM is the paper's here, nothing pruned and all events looked at; where a text is too large for that, --prune and
+    --events say how far to depart from it.
     """
     from snm.errors import MissingExtra
     from snm.reproduce import Workspace, markdown, plot
 
     folder, say = Path(output), notify(False)
-    work = Workspace(folder, Path(corpus), _threads(threads), memory, keep_models, shard, progress_bar, say)
+    work = Workspace(
+        folder, Path(corpus), _threads(threads), memory, keep_models, shard, prune, events, progress_bar, say
+    )
     for name in tables:
         rows = work.table(name)
-        text = markdown(name, work.corpus.name, rows)
+        text = markdown(name, work.corpus.name + work.limits, rows)
         (folder / f"{name}.md").write_text(text)
         (folder / f"{name}.json").write_text(
-            json.dumps({"table": name, "corpus": work.corpus.name, "rows": rows}, indent=1)
+            json.dumps({"table": name, "corpus": work.corpus.name + work.limits, "rows": rows}, indent=1)
         )
         _print_json({"table": name, "rows": rows}) if as_json else click.echo(text)
         try:

@@ -85,8 +85,14 @@ TABLES: dict[str, list[Line]] = {
 }
 
 
-def settings_of(name: str) -> dict[str, Any]:
-    """What `Settings` a model of the tables is trained with: SNM's are the paper's, not our defaults."""
+ALL_EVENTS = 1 << 32
+
+
+def settings_of(name: str, prune: int = 1, events: int = ALL_EVENTS) -> dict[str, Any]:
+    """What `Settings` a model of the tables is trained with: SNM's are the paper's, not our defaults.
+
+    The paper prunes nothing and looks at all events; `prune` and `events` are for texts that would not fit.
+    """
     kind, *how = name.split(", ")
     for baseline in ("kn", "katz", "sbo"):
         if kind.removeprefix(baseline).isdecimal():
@@ -97,8 +103,8 @@ def settings_of(name: str) -> dict[str, Any]:
         "feature count doubled": ("double", "single"),
     }[how[0] if how else "link count doubled"]
     chosen = MetafeatureSet.parse(", ".join(["all", *how[1:]]), *buckets)
-    training = TrainingSettings(metafeatures=chosen, rate=PAPER_RATE, start=0.0, events=1 << 32)
-    return {"features": kind, "training": training, "gate": 0, "prune": 1}
+    training = TrainingSettings(metafeatures=chosen, rate=PAPER_RATE, start=0.0, events=events)
+    return {"features": kind, "training": training, "gate": 0, "prune": prune}
 
 
 @dataclass
@@ -111,6 +117,8 @@ class Workspace:
     memory: int = 4 << 30
     keep_models: bool = False
     shard: int = 0
+    prune: int = 1
+    events: int = ALL_EVENTS
     progress: Progress = silent
     notify: Callable[[str], None] = lambda message: None
     figures: dict[str, Any] = field(default_factory=dict)
@@ -121,11 +129,18 @@ class Workspace:
         self._file = self.folder / "figures.json"
         if self._file.exists():
             self.figures = json.loads(self._file.read_text())
-        tested = f"{self.corpus.name}, {self.texts['test'].name}"
+        tested = f"{self.corpus.name}, {self.texts['test'].name}{self.limits}"
         if self.figures.setdefault("corpus", tested) != tested:
             raise SettingsError(
                 f"{self.folder} holds results of {self.figures['corpus']}, not of {tested}; choose another folder"
             )
+
+    @property
+    def limits(self) -> str:
+        """In words, where SNM is not quite the paper's."""
+        pruned = f", features seen fewer than {self.prune} times left out" if self.prune > 1 else ""
+        sampled = f", about {self.events:,} events to train on" if self.events < ALL_EVENTS else ""
+        return pruned + sampled
 
     def probabilities(self, name: str) -> dict[str, np.ndarray]:
         """A model's probabilities of the valid and of the test text; trained where they are missing."""
@@ -138,7 +153,8 @@ class Workspace:
         self.notify(f"training {name}")
         output = self.folder / f"{name}.model"
         begun = time.perf_counter()
-        settings = Settings(threads=self.threads, memory=self.memory, **settings_of(name))
+        how = settings_of(name, self.prune, self.events)
+        settings = Settings(threads=self.threads, memory=self.memory, **how)
         model = train(self.texts["train"], output, settings, overwrite=output.exists(), progress=self.progress)
         seconds = time.perf_counter() - begun
         for part, path in paths.items():

@@ -285,6 +285,6 @@ def test_a_closed_pipe_is_no_error(model_path: Path) -> None:
 
 def test_demo(tmp_path: Path) -> None:
     text = ok("demo", "-o", tmp_path / "models", "--threads", "2")
-    assert text.count("perplexity") == 2
+    assert text.count("perplexity") == 3
     assert "add up to 1" in text
-    assert snm.load(tmp_path / "models" / "snm10-skip").next_words("the")
+    assert snm.load(tmp_path / "models" / "medium").next_words("the")

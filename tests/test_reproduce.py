@@ -119,3 +119,15 @@ def test_mistakes(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="holds results of small"):
         Workspace(workspace.folder, other)
     assert "no table" in fails("reproduce", "table9", "--corpus", corpus, "-o", workspace.folder)
+
+
+def test_departures_from_the_paper_are_said_and_kept_apart(corpus: Path, tmp_path: Path) -> None:
+    arguments = ("reproduce", "table2", "--corpus", corpus, "-o", tmp_path / "w", "--threads", "1")
+    result = run(*arguments, "--prune", "2", "--events", "50")
+    assert result.exit_code == 0, result.output
+    assert "features seen fewer than 2 times left out, about 50 events to train on" in result.stdout
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert "choose another folder" in refused.output
+    assert settings_of("snm5-skip", 2)["prune"] == 2
+    assert settings_of("kn5", 2) == settings_of("kn5")
