@@ -18,11 +18,12 @@ def wikitext() -> Path:
     return shared_data("wikitext-2")
 
 
-def test_leave_one_out_is_close_to_kneser_ney(wikitext: Path, tmp_path: Path) -> None:
-    """Within 3 % of modified Kneser-Ney of order 5 (KenLM: 224.81 on the test text)."""
-    model = train([wikitext / "train.txt.xz"], tmp_path / "m", Settings(features="snm5"))
+@pytest.mark.parametrize(("preset", "ratio"), [("snm5", 0.98), ("small", 0.86)])
+def test_ahead_of_kneser_ney(preset: str, ratio: float, wikitext: Path, tmp_path: Path) -> None:
+    """Against modified Kneser-Ney of order 5 (KenLM: 224.81 on the test text), with the training text alone."""
+    model = train([wikitext / "train.txt.xz"], tmp_path / "m", Settings(features=preset))
     report = perplexity(model, encode_files([wikitext / "test.txt.xz"], model.vocabulary), 2)
-    assert report.ppl < 1.03 * 224.81
+    assert report.ppl < ratio * 224.81
 
 
 @pytest.mark.parametrize("preset", PRESETS)
