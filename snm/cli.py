@@ -438,6 +438,12 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     t = m["training"]
     rows.append(("loss", f"{t['loss']}, {t['optimiser']} at {t['rate']}, kept pass {t['best_pass']}"))
     rows.append(("metafeatures", f"{len(t['metafeatures'].split(','))} conjunctions, {t['slots']:,} slots"))
+    gate = m["gate"]
+    if gate is not None:
+        steps = f"held-out perplexity {gate['ungated']:.2f} → {min(gate['perplexities']):.2f}"
+        rows.append(("gate", f"{gate['units']} units, learned on {gate['events']:,} tokens, {steps}"))
+    if t["prune"] > 1:
+        rows.append(("pruned", f"features seen fewer than {t['prune']} times, n-grams of up to five words aside"))
     return rows
 
 

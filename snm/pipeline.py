@@ -473,6 +473,7 @@ class _Run:
             "link_buckets": training.metafeatures.link_buckets,
             "merged": training.metafeatures.merged,
             "seed": self.settings.seed,
+            "prune": self.settings.prune,
             "losses": self.report.losses,
             "dev_perplexities": self.report.perplexities,
             "best_pass": self.report.best_pass,
