@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -230,3 +231,25 @@ def test_the_public_names_are_there() -> None:
         assert getattr(snm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = snm.nonsense
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
+    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("snm.pipeline.shutil.disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(SettingsError, match="MB of disk are needed"):
+        make(tmp_path / "m", longer_file)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_more_features_than_are_looked_at_are_sampled(
+    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("snm.training.FEATURES_LOOKED_AT", 50_000)
+    train([longer_file], tmp_path / "m", Settings(order=5, threads=1, gate=0), notify=said.append)
+    assert any("drawn by sentence" in message for message in said)
+    events = TrainingSettings().events_of(5)
+    assert events == 10_000
+    assert TrainingSettings(events=7).events_of(5) == 7
