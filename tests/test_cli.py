@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -229,7 +230,8 @@ def test_scoring_stops_at_bad_text_but_keeps_what_came_before(model_path: Path, 
 def test_an_interrupted_training_leaves_nothing(tmp_path: Path, signal_: signal.Signals) -> None:
     """Interrupted while it waits for standard input."""
     command = [sys.executable, "-m", "snm.cli", "train", "-", "-o", str(tmp_path / "m")]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs are started deaf to it
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     while not list(tmp_path.iterdir()):
         assert process.poll() is None
         time.sleep(0.05)
