@@ -126,23 +126,22 @@ def weigh(
     text, in its order. For the test text each has a counterpart in `test_files`, in the same order.
     """
     _check_members(paths)
-    plain = [Path(path) for path in paths if is_plain(Path(path))]
+    kinds = [is_plain(Path(path)) for path in paths]
+    plain = [Path(path) for path, figures in zip(paths, kinds, strict=True) if figures]
+    named = [Path(path) for path, figures in zip(paths, kinds, strict=True) if not figures]
     if test and len(test_files) != len(plain):
         raise SettingsError(
             f"{len(test_files)} files of the test text's probabilities for {len(plain)} of the held-out text's; "
             f"give one for each, in the same order"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        named = [Path(path) for path in paths if not is_plain(Path(path))]
         models = [load(p) if p.is_dir() else _take_in(p, Path(scratch) / str(i)) for i, p in enumerate(named)]
         if not models:
             raise SettingsError("only files of probabilities; expected a model among them, whose vocabulary counts")
         parts = [_probabilities(models, plain, dev, threads)]
         if test:
             parts.append(_probabilities(models, [Path(file) for file in test_files], test, threads))
-    order = [*(i for i, p in enumerate(paths) if not is_plain(Path(p))),
-             *(i for i, p in enumerate(paths) if is_plain(Path(p)))]  # fmt: skip
-    back = np.argsort(order)
+    back = np.argsort(np.argsort(kinds, kind="stable"))  # models come first in the parts, then files
     found = _mix(parts[0][back], parts[1][back] if test else None)
     _report(paths, found, notify)
     return found

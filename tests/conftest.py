@@ -34,6 +34,21 @@ def random_text(seed: int, sentences: int = 40, words: int = 12, longest: int = 
     return text_of([(2 + random.zipf(1.6, random.integers(1, longest)) % words).tolist() for _ in range(sentences)])
 
 
+def write_bigrams(path: Path, seed: int, sentences: int, words: int, followers: int) -> Path:
+    """A file of text in which four words of five are one of a few followers of the word before."""
+    random = np.random.default_rng(seed)
+    follow = random.integers(0, words, (words, followers))
+    lines, word = [], 0
+    for _ in range(sentences):
+        sentence = []
+        for _ in range(random.integers(2, 20)):
+            word = int(follow[word, random.integers(followers)] if random.random() < 0.8 else random.integers(words))
+            sentence.append(f"w{word}")
+        lines.append(" ".join(sentence))
+    path.write_text("\n".join(lines))
+    return path
+
+
 def extractor_of(
     features: str, text: Text, words: int, closed: bool = False, classes: np.ndarray | None = None
 ) -> Extractor:

@@ -14,25 +14,14 @@ from snm.evaluation import check_sums, perplexity
 from snm.kernels import gating
 from snm.model import SnmModel, load
 from snm.pipeline import Settings, train
+from tests.conftest import write_bigrams
 
 SLOTS, UNITS = 4, 5
 
 
 @pytest.fixture(scope="module")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text whose words depend on the one before, some of them rare."""
-    random = np.random.default_rng(3)
-    follow = random.integers(0, 400, (400, 6))
-    lines, word = [], 0
-    for _ in range(6000):
-        sentence = []
-        for _ in range(random.integers(2, 20)):
-            word = int(follow[word, random.integers(6)] if random.random() < 0.7 else random.integers(400) ** 2 // 400)
-            sentence.append(f"w{word}")
-        lines.append(" ".join(sentence))
-    path = tmp_path_factory.mktemp("gate") / "text.txt"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_bigrams(tmp_path_factory.mktemp("gate") / "text.txt", 3, 6000, 400, 6)
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +94,7 @@ def test_fitting_lowers_the_loss_of_what_it_sees() -> None:
     flat, report = fit(events, UNITS)
     assert report.events == 500
     assert len(report.perplexities) == calibration.PASSES
-    if report.helps:
-        assert loss_and_gradient(Gate.of(flat, SLOTS), *events.batch(slice(0, 450)))[0] < before
+    assert loss_and_gradient(Gate.of(flat, SLOTS), *events.batch(slice(0, 450)))[0] < before
     assert fit(events, UNITS)[1] == report, "the same again"
 
 
@@ -170,9 +158,9 @@ def test_the_slice_set_aside_is_counted_in_the_end(gated: SnmModel, text_file: P
 
 def test_given_held_out_text_nothing_is_set_aside(text_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    model = train([text_file], tmp_path / "m", Settings(threads=1, gate=8), dev=[text_file], notify=said.append)
+    train([text_file], tmp_path / "m", Settings(threads=1, gate=8), dev=[text_file], notify=said.append)
     assert not any("set aside" in message for message in said)
-    assert model.manifest["gate"] is None or model.manifest["gate"]["units"] == 8
+    assert any("gate" in message for message in said), "it was tried on the text that was given"
 
 
 def test_too_little_text_has_no_gate_and_says_so(corpus_file: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from snm.model import RowModel
 from snm.pipeline import Settings, train
 from snm.storage import ModelWriter
 from snm.training import Adjustment, TrainingReport, TrainingSettings, train_adjustment
-from tests.conftest import SMALL_SKIPS, extractor_of, random_text
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text, write_bigrams
 
 
 def make(path: Path, corpus: Path, dev: tuple[Path, ...] = (), threads: int = 1, **training: object) -> RowModel:
@@ -33,18 +33,7 @@ def ppl(model: RowModel, corpus: Path) -> float:
 @pytest.fixture(scope="module")
 def longer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text from random bigrams: enough events that threads work at the same time."""
-    random = np.random.default_rng(5)
-    follow = random.integers(0, 300, (300, 4))
-    lines, word = [], 0
-    for _ in range(4000):
-        sentence = []
-        for _ in range(random.integers(2, 20)):
-            word = int(follow[word, random.integers(4)] if random.random() < 0.8 else random.integers(300))
-            sentence.append(f"w{word}")
-        lines.append(" ".join(sentence))
-    path = tmp_path_factory.mktemp("longer") / "train.txt"
-    path.write_text("\n".join(lines))
-    return path
+    return write_bigrams(tmp_path_factory.mktemp("longer") / "train.txt", 5, 4000, 300, 4)
 
 
 def test_one_thread_is_reproducible_to_the_bit(longer_file: Path, tmp_path: Path) -> None:
