@@ -238,10 +238,10 @@ class SnmModel(RowModel):
         from snm.kernels import gating, pages
 
         found = pages.find(keys, np.array([word], np.uint32), self.pages)
-        scale = np.ones((1, len(keys)))
+        scale = np.ones((1, len(keys)), np.float32)
         if len(self.gate.bias):
             gating.gate_events(found, self.gate, scale)
-        return found, scale[0]
+        return found, scale[0].astype(np.float64)
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         from snm.kernels import pages

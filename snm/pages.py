@@ -16,10 +16,35 @@ from snm.features import Extractor
 from snm.storage import ModelWriter, open_array
 from snm.training import Adjustment
 
+GOLDEN = 0.6180339887498949
 ROWS_A_PAGE = 4  # at least, on average; less than twice as many
 SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # whose weights tell what codes should stand for
 ROWS_AT_A_TIME = 1 << 21
-ARRAYS = ("starts", "data", "long_targets", "long_codes", "singles", "values", "unigrams")
+ARRAYS = ("starts", "data", "long_links", "singles", "values", "unigrams")
+
+
+class Spread(NamedTuple):
+    """How a target is spread evenly over `bits` bits, times an odd factor, and how a link of a long row is packed."""
+
+    bits: np.int64
+    factor: np.uint64
+    inverse: np.uint64
+    mask: np.uint64
+    code_bits: np.uint64
+
+    @classmethod
+    def over(cls, words: int, code_bytes: int) -> Spread:
+        bits = max(1, (words - 1).bit_length())
+        factor = int((1 << bits) * GOLDEN) | 1
+        inverse = pow(factor, -1, 1 << bits)
+        return cls(
+            np.int64(bits), np.uint64(factor), np.uint64(inverse), np.uint64((1 << bits) - 1), np.uint64(8 * code_bytes)
+        )
+
+    @property
+    def link_type(self) -> str:
+        """Of the number that holds a spread target and a code."""
+        return "<u4" if self.bits + int(self.code_bits) <= 32 else "<u8"
 
 
 class Pages(NamedTuple):
@@ -27,13 +52,14 @@ class Pages(NamedTuple):
 
     starts: np.ndarray  # (pages + 1,): where each page begins in `data`
     data: np.ndarray  # (bytes,) uint8
-    long_targets: np.ndarray  # (links of long rows,) uint32
-    long_codes: np.ndarray  # (links of long rows,) uint8 or uint16
+    long_links: np.ndarray  # (links of long rows,): spread target and code, see Spread
     singles: np.ndarray  # (types with such rows, words): codes of features seen once
     values: np.ndarray  # (codes,) float32: what each code stands for
     unigrams: np.ndarray  # (words,) float32: the row of the empty feature
     single_of_slot: np.ndarray  # (slots,) int64: row of `singles`, -1 for none
+    parent_of_slot: np.ndarray  # (slots,) int64, see FeatureSpec.parents
     shift: np.uint64  # of a key to its page
+    spread: Spread
     code_bytes: np.int64
     unigram_code: np.uint8
     unigram_links: np.float32
@@ -48,7 +74,6 @@ class Pages(NamedTuple):
         if (
             len(arrays["starts"]) != (1 << how["bits"]) + 1
             or len(arrays["data"]) < int(arrays["starts"][-1])
-            or len(arrays["long_targets"]) != len(arrays["long_codes"])
             or len(arrays["unigrams"]) != words
             or len(arrays["singles"]) != len(types) * words
         ):
@@ -59,7 +84,9 @@ class Pages(NamedTuple):
             single_of_slot=np.array(
                 [types.index(s.type_index) if s.type_index in types else -1 for s in extractor.spec.slots], np.int64
             ),
+            parent_of_slot=np.array(extractor.spec.parents, np.int64),
             shift=np.uint64(64 - how["bits"]),
+            spread=Spread.over(words, how["code_bytes"]),
             code_bytes=np.int64(how["code_bytes"]),
             unigram_code=np.uint8(how["unigram_code"]),
             unigram_links=np.float32(np.count_nonzero(arrays["unigrams"])),
@@ -88,11 +115,12 @@ class PageWriter:
         types = np.flatnonzero(singles_by_type) if len(self.singles) else np.zeros(0, np.int64)
         bits = max(1, (rows // ROWS_A_PAGE).bit_length() - 1)
         self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
+        self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
         self.values = self._choose_values(rows, self.singles[types])
         self.middles = np.sqrt(self.values[1:].astype(np.float64) * self.values[:-1]).astype(np.float32)
         code_type = f"<u{code_bytes}"
-        for name, dtype in (("data", "|u1"), ("long_targets", "<u4"), ("long_codes", code_type)):
-            self.writer.array(name, dtype)
+        self.writer.array("data", "|u1")
+        self.writer.array("long_links", self.spread.link_type)
         self.sizes = np.zeros((1 << bits) + 1, np.int64)
         self.n_long = self.shadowed = 0
         for part in self._parts(rows):
@@ -176,13 +204,12 @@ class PageWriter:
         measured = np.array(list(parallel.ordered(measure, ranges, self.threads)), np.int64).reshape(-1, 2)
         at = np.cumsum(measured, axis=0) - measured
         data = np.empty(measured[:, 0].sum(), np.uint8)
-        long_targets = np.empty(measured[:, 1].sum(), np.uint32)
-        long_codes = np.empty(len(long_targets), links.dtype)
+        long_links = np.empty(measured[:, 1].sum(), self.spread.link_type)
 
         def write(number: int) -> tuple[int, int, int]:
             made: tuple[int, int, int] = pages.write_pages(
                 *ranges[number], part, row_codes, links, self.values, self.shift, singles, small,
-                at[number, 0], data, at[number, 1], self.n_long, long_targets, long_codes,
+                at[number, 0], data, self.spread, at[number, 1], self.n_long, long_links,
             )  # fmt: skip
             return made
 
@@ -190,7 +217,6 @@ class PageWriter:
             self.shadowed += shadowed
             if most > pages.MOST_ROWS or tail >= pages.INLINE:
                 raise SettingsError(f"{most} features share a page of the model: their keys do not spread evenly")
-        self.n_long += len(long_targets)
+        self.n_long += len(long_links)
         self.writer.append("data", data)
-        self.writer.append("long_targets", long_targets)
-        self.writer.append("long_codes", long_codes)
+        self.writer.append("long_links", long_links)

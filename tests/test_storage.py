@@ -30,7 +30,7 @@ def test_the_folder_is_plain_arrays(model_path: Path) -> None:
     arrays = {p.stem: np.load(p) for p in model_path.glob("*.npy")}
     words = (model_path / "vocabulary.txt").read_text().split("\n")[:-1]
     assert {name: a.dtype.str for name, a in arrays.items()} == {
-        "starts": "<u4", "data": "|u1", "long_targets": "<u4", "long_codes": "|u1", "singles": "|u1", "values": "<f4",
+        "starts": "<u4", "data": "|u1", "long_links": "<u4", "singles": "|u1", "values": "<f4",
         "unigrams": "<f4",
     }  # fmt: skip
     assert len(words) == manifest["vocabulary"]["words"] == len(arrays["unigrams"])

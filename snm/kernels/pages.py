@@ -2,6 +2,9 @@
 
 A page holds the rows of a few consecutive feature keys: their number, of each a mark of 24 bits of its key, of each two
 bytes, and what does not fit there. A look-up reads the directory, then one page, which is a cache line or two.
+
+A long row lies outside its page, one number a link: the target, spread evenly by a multiplication, above the code of
+its weight. They are sorted, so that a link lies near the place that its spread target names.
 """
 
 from typing import NamedTuple
@@ -66,6 +69,27 @@ def measure_pages(first, last, c, shift, singles, code_bytes, starts):
 
 
 @helper
+def spread_target(target, spread):
+    """A bijection of the targets that puts neighbours far apart."""
+    return (np.uint64(target) * spread.factor) & spread.mask
+
+
+@helper
+def pack_link(target, code, spread):
+    return (spread_target(target, spread) << spread.code_bits) | np.uint64(code)
+
+
+@helper
+def target_of(link, spread):
+    return np.uint32(((np.uint64(link) >> spread.code_bits) * spread.inverse) & spread.mask)
+
+
+@helper
+def code_of(link, spread):
+    return np.int64(np.uint64(link) & ((np.uint64(1) << spread.code_bits) - np.uint64(1)))
+
+
+@helper
 def put(value, size, at, data):
     for i in range(size):
         data[at + i] = np.uint8((np.uint64(value) >> np.uint64(8 * i)) & np.uint64(255))
@@ -74,10 +98,10 @@ def put(value, size, at, data):
 
 @njit(nogil=True, cache=True)
 def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, code_bytes, at, data,
-                long_at, long_base, long_targets, long_codes):  # fmt: skip
-    """Write the pages of rows [first, last) from data[at] on, long rows from long_targets[long_at] on.
+                spread, long_at, long_base, long_links):  # fmt: skip
+    """Write the pages of rows [first, last) from data[at] on, long rows from long_links[long_at] on.
 
-    `long_base` is the place of long_targets[0] among all. Returns the most rows and the farthest record that a page
+    `long_base` is the place of long_links[0] among all. Returns the most rows and the farthest record that a page
     had, and how many rows have a page and a mark that another has: a look-up finds the first of those.
     """
     most = farthest = shadowed = 0
@@ -113,8 +137,8 @@ def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, c
                 total = np.float64(0.0)
                 for link in range(start, stop):
                     total += values[link_codes[link]]
-                    long_targets[long_at + link - start] = c.targets[link]
-                    long_codes[long_at + link - start] = link_codes[link]
+                    long_links[long_at + link - start] = pack_link(c.targets[link], link_codes[link], spread)
+                long_links[long_at : long_at + n].sort()
                 at = put(LONG, 1, at, data)
                 at = put(n, 4, at, data)
                 at = put(as_bits(np.float32(total)), 4, at, data)
@@ -230,81 +254,108 @@ def read_short(q, k, word, record, pages, found):
 
 
 @helper
-def find_link(word, place, n, targets):
-    """The link to `word` among n sorted ones from targets[place] on, or -1.
-
-    No target is 0, so it is among the first `word` of them: what is frequent is found soon.
-    """
-    n = min(n, np.int64(word))
-    first = place
-    while n > 1:
-        half = n >> 1
-        first = first + half if targets[first + half - 1] < word else first
-        n -= half
-    return first if n == 1 and targets[first] == word else np.int64(-1)
+def guess_link(word, place, n, spread):
+    """About where the link to `word` is among n sorted ones from links[place] on: off by about the root of n."""
+    return place + ((n * np.int64(spread_target(word, spread))) >> spread.bits)
 
 
 @helper
-def look_up(keys, words, start, stop, pages, found, spots, long_slots, long_events):
-    """Fill `found` for the events [start, stop), at most TOGETHER of them.
+def better_guess(word, place, n, at, links, spread):
+    """From what is found there, closer."""
+    found = np.int64(np.uint64(links[at]) >> spread.code_bits)
+    step = (n * (np.int64(spread_target(word, spread)) - found)) >> spread.bits
+    return min(max(at + step, place), place + n - 1)
 
-    In stages, so that the fetches from memory of one stage do not wait for each other.
+
+@helper
+def find_link(word, place, n, at, links, spread):
+    """The code of the link to `word` among n sorted ones from links[place] on, or -1. `at` is a guess."""
+    wanted = np.int64(spread_target(word, spread))
+    low, high = place, place + n - 1
+    for _ in range(8):
+        step = (n * (wanted - np.int64(np.uint64(links[at]) >> spread.code_bits))) >> spread.bits
+        if -8 <= step <= 8:
+            break
+        at = min(max(at + step, low), high)
+    while at < high and np.int64(np.uint64(links[at]) >> spread.code_bits) < wanted:
+        at += 1
+    while at > low and np.int64(np.uint64(links[at]) >> spread.code_bits) > wanted:
+        at -= 1
+    found = links[at]
+    return code_of(found, spread) if np.int64(np.uint64(found) >> spread.code_bits) == wanted else np.int64(-1)
+
+
+@helper
+def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
+    """Fill `found` for the events [start, stop), at most TOGETHER of them, from column start - base on.
+
+    In stages, so that the fetches from memory of one stage do not wait for each other. A feature is looked for only
+    where the shorter one that it contains has been found: what was seen was seen in part.
     """
-    slots = keys.shape[0]
-    for q in range(1, slots):
-        for k in range(start, stop):
-            prefetch(pages.starts, keys[q, k] >> pages.shift)
-    for q in range(1, slots):
-        for k in range(start, stop):
-            at = page_start(keys[q, k], pages)
-            spots[q, k - start] = at
-            prefetch(pages.data, max(at, 0))
-            prefetch(pages.data, max(at, 0) + 64)
     for k in range(start, stop):
         event = keys[0, k] != ABSENT
-        found.code[0, k] = pages.unigram_code
-        found.length[0, k] = pages.unigram_links
-        found.row_sum[0, k] = pages.unigram_sum if event else np.float32(0.0)
-        found.weight[0, k] = pages.unigrams[words[k]] if event else np.float32(0.0)
+        c = k - base
+        found.code[0, c] = pages.unigram_code
+        found.length[0, c] = pages.unigram_links
+        found.row_sum[0, c] = pages.unigram_sum if event else np.float32(0.0)
+        found.weight[0, c] = pages.unigrams[words[k]] if event else np.float32(0.0)
     n_long = 0
-    for q in range(1, slots):
-        single = pages.single_of_slot[q]
+    for q in range(1, keys.shape[0]):
+        single, parent = pages.single_of_slot[q], pages.parent_of_slot[q]
+        n = 0
         for k in range(start, stop):
-            found.row_sum[q, k] = 0.0
-            found.weight[q, k] = 0.0
-            at = spots[q, k - start]
-            if at < 0:
-                continue
-            entry = entry_of(keys[q, k], at, pages)
+            found.row_sum[q, k - base] = 0.0
+            found.weight[q, k - base] = 0.0
+            if keys[q, k] != ABSENT and (found.row_sum[parent, k - base] > 0.0 or keys[parent, k] == ABSENT):
+                alive[n, 0] = k
+                n += 1
+                prefetch(pages.starts, keys[q, k] >> pages.shift)
+        for i in range(n):
+            at = page_start(keys[q, alive[i, 0]], pages)
+            alive[i, 1] = at
+            prefetch(pages.data, max(at, 0))
+            prefetch(pages.data, max(at, 0) + 64)
+        for i in range(n):
+            k, at = alive[i, 0], alive[i, 1]
+            entry = entry_of(keys[q, k], at, pages) if at >= 0 else np.int64(-1)
             if entry < 0:
                 continue
+            c = k - base
             target = read_u2(pages.data, entry)
             if target < INLINE:
                 weight = pages.values[pages.singles[single, target]]
-                found.code[q, k] = 0
-                found.length[q, k] = 1.0
-                found.row_sum[q, k] = weight
-                found.weight[q, k] = weight if target == words[k] else np.float32(0.0)
+                found.code[q, c] = 0
+                found.length[q, c] = 1.0
+                found.row_sum[q, c] = weight
+                found.weight[q, c] = weight if target == words[k] else np.float32(0.0)
                 continue
             record = record_of(entry, at, pages)
             if pages.data[record + 1] & LONG:
-                prefetch(pages.long_targets, read_u8(pages.data, record + 10) & _PLACE)
-                long_slots[n_long], long_events[n_long] = q, k
-                spots[q, k - start] = record
+                links = np.int64(read_u4(pages.data, record + 2))
+                place = np.int64(read_u8(pages.data, record + 10) & _PLACE)
+                found.code[q, c] = pages.data[record]
+                found.length[q, c] = links
+                found.row_sum[q, c] = as_float(read_u4(pages.data, record + 6))
+                at = guess_link(words[k], place, links, pages.spread)
+                prefetch(pages.long_links, at)
+                long_rows[n_long, 0], long_rows[n_long, 1] = q, k
+                long_rows[n_long, 2], long_rows[n_long, 3] = at, place
                 n_long += 1
             else:
-                read_short(q, k, words[k], record, pages, found)
+                read_short(q, c, words[k], record, pages, found)
     for i in range(n_long):
-        q, k = long_slots[i], long_events[i]
-        record = spots[q, k - start]
-        n = np.int64(read_u4(pages.data, record + 2))
-        found.code[q, k] = pages.data[record]
-        found.length[q, k] = n
-        found.row_sum[q, k] = as_float(read_u4(pages.data, record + 6))
-        place = np.int64(read_u8(pages.data, record + 10) & _PLACE)
-        link = find_link(words[k], place, n, pages.long_targets)
-        if link >= 0:
-            found.weight[q, k] = pages.values[pages.long_codes[link]]
+        q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
+        n = np.int64(found.length[q, k - base])
+        at = better_guess(words[k], place, n, at, pages.long_links, pages.spread)
+        prefetch(pages.long_links, at)
+        long_rows[i, 2] = at
+    for i in range(n_long):
+        q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
+        c = k - base
+        n = np.int64(found.length[q, c])
+        code = find_link(words[k], place, n, at, pages.long_links, pages.spread)
+        if code >= 0:
+            found.weight[q, c] = pages.values[code]
 
 
 @njit(nogil=True, cache=True)
@@ -312,10 +363,10 @@ def find(keys, words, pages):
     """What the rows of a block of events say. keys: (slots, events)"""
     slots, n = keys.shape
     found = make_found(slots, n)
-    spots = np.empty((slots, TOGETHER), np.int64)
-    long_slots, long_events = np.empty(slots * TOGETHER, np.int64), np.empty(slots * TOGETHER, np.int64)
+    alive = np.empty((TOGETHER, 2), np.int64)
+    long_rows = np.empty((slots * TOGETHER, 4), np.int64)
     for start in range(0, n, TOGETHER):
-        look_up(keys, words, start, min(start + TOGETHER, n), pages, found, spots, long_slots, long_events)
+        look_up(keys, words, start, min(start + TOGETHER, n), 0, pages, found, alive, long_rows)
     return found
 
 
@@ -334,10 +385,11 @@ def read_row(q, key, pages):
     flags = np.int64(pages.data[record + 1])
     if flags & LONG:
         n, place = np.int64(read_u4(pages.data, record + 2)), np.int64(read_u8(pages.data, record + 10) & _PLACE)
-        weights = np.empty(n, np.float32)
+        targets, weights = np.empty(n, np.uint32), np.empty(n, np.float32)
         for i in range(n):
-            weights[i] = pages.values[pages.long_codes[place + i]]
-        return pages.long_targets[place : place + n].copy(), weights
+            targets[i] = target_of(pages.long_links[place + i], pages.spread)
+            weights[i] = pages.values[code_of(pages.long_links[place + i], pages.spread)]
+        return targets, weights
     n = flags & (WIDE - 1)
     place = record + (6 if n > SUMMED else 2)
     codes = place + n * (4 if flags & WIDE else 2)
@@ -391,15 +443,18 @@ def good_record(record, end, pages, single_types, words):
             return False
         n = np.int64(read_u4(pages.data, record + 2))
         links = np.int64(read_u8(pages.data, record + 10) & _PLACE)
-        if links + n > len(pages.long_targets):
+        if links + n > len(pages.long_links):
             return False
-        before = np.int64(0)
         total = np.float64(0.0)
         for i in range(links, links + n):
-            if pages.long_targets[i] <= before or pages.long_targets[i] >= words:
+            link, target = np.uint64(pages.long_links[i]), target_of(pages.long_links[i], pages.spread)
+            rises = (
+                i == links
+                or link >> pages.spread.code_bits > np.uint64(pages.long_links[i - 1]) >> pages.spread.code_bits
+            )
+            if not rises or target == 0 or target >= words:
                 return False
-            before = np.int64(pages.long_targets[i])
-            total += pages.values[pages.long_codes[i]]
+            total += pages.values[code_of(link, pages.spread)]
         return close(total, as_float(read_u4(pages.data, record + 6)))
     if n > SUMMED:
         place += 4
