@@ -162,7 +162,8 @@ class Counter:
         """Ranges of buckets, each within the budget where a single bucket is."""
         needed = 8 * self._walk.totals
         if self._sampled is not None and self.annotations is not None:
-            needed = needed + (8 + self.annotations.origin_type.itemsize) * self._sampled.totals
+            of_sampled = self.annotations.origin_type.itemsize + (0 if self._sampled is self._walk else 8)
+            needed = needed + of_sampled * self._sampled.totals
         total = int(needed.sum())
         room = max(1, min(memory, max(total // ENOUGH_PARTITIONS, SMALL_PARTITION)))
         if partitions is not None:
@@ -179,12 +180,15 @@ class Counter:
         """Parts of C in the order of their keys. The arrays that links are sorted in serve all partitions."""
         most = max(int(self._walk.totals[a:b].sum()) for a, b in self.ranges)
         links, wanted, origins = np.empty(most, np.uint64), np.empty(0, np.uint64), NOWHERE
+        everything = self._sampled is self._walk  # every event is learned from
         if self._sampled is not None and self.annotations is not None:
             most = max(int(self._sampled.totals[a:b].sum()) for a, b in self.ranges)
-            wanted, origins = np.empty(most, np.uint64), np.empty(most, self.annotations.origin_type)
+            wanted = links if everything else np.empty(most, np.uint64)
+            origins = np.empty(most, self.annotations.origin_type)
         for number, (first, last) in enumerate(self.ranges, 1):
             label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
-            self._walk.scatter(first, last, label, links, NOWHERE)
+            if not everything:
+                self._walk.scatter(first, last, label, links, NOWHERE)
             if self._sampled is not None:
                 self._sampled.scatter(first, last, label, wanted, origins)
             yield from self._encode(first, last, links, wanted, origins)
@@ -198,12 +202,15 @@ class Counter:
 
         def work(group: tuple[int, int]) -> Counts:
             a, b = group
-            made = self._encode_group(links, bounds[a : b + 1], first + a)
             if sampled is not None:
-                self._annotate_group(
-                    links, bounds[a : b + 1], first + a, wanted, origins, sampled[a : b + 1]
-                )  # fmt: skip
-            return made
+                _sort_with_origins(wanted, origins, sampled[a : b + 1])
+            if wanted is not links:
+                for start, stop in pairwise(bounds[a : b + 1]):
+                    links[start:stop].sort()
+            if sampled is not None:
+                part = slice(sampled[a], sampled[b])
+                self._annotate(links, bounds[a : b + 1], first + a, wanted[part], origins[part])
+            return self._encode_group(links, bounds[a : b + 1], first + a)
 
         groups = _even_groups(bounds, max(1, int(bounds[-1]) // LINKS_A_PART))
         for (a, b), made in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
@@ -217,8 +224,6 @@ class Counter:
     def _encode_group(self, links: np.ndarray, bounds: np.ndarray, first: int) -> Counts:
         from snm.kernels import counting
 
-        for start, stop in pairwise(bounds):
-            links[start:stop].sort()
         rows, distinct = counting.count_runs(links, bounds, first, *self._key_bits, self._least)
         made = Counts(
             np.empty(rows, np.uint64),
@@ -230,19 +235,23 @@ class Counter:
         counting.encode_runs(links, bounds, first, *self._key_bits, self._least, *made)
         return made
 
-    def _annotate_group(
-        self, links: np.ndarray, bounds: np.ndarray, first: int,
-        wanted: np.ndarray, origins: np.ndarray, sampled: np.ndarray,
-    ) -> None:  # fmt: skip
+    def _annotate(
+        self, links: np.ndarray, bounds: np.ndarray, first: int, wanted: np.ndarray, origins: np.ndarray
+    ) -> None:
         from snm.kernels import counting
 
         assert self.annotations is not None
-        for b, (start, stop) in enumerate(pairwise(sampled)):
-            keys = wanted[start:stop]
-            counting.annotate_runs(
-                links, bounds[b : b + 2], first + b, *self._key_bits, self._least,
-                keys, np.argsort(keys), origins[start:stop], self.annotations.flat,
-            )  # fmt: skip
+        counting.annotate_runs(
+            links, bounds, first, *self._key_bits, self._least, wanted, origins, self.annotations.flat
+        )  # fmt: skip
+
+
+def _sort_with_origins(links: np.ndarray, origins: np.ndarray, bounds: np.ndarray) -> None:
+    """Sort every bucket of links, and where they came from with them."""
+    for start, stop in pairwise(bounds):
+        order = np.argsort(links[start:stop])
+        links[start:stop] = links[start:stop][order]
+        origins[start:stop] = origins[start:stop][order]
 
 
 def _even_groups(bounds: np.ndarray, n: int) -> list[tuple[int, int]]:

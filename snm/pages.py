@@ -193,8 +193,7 @@ class PageWriter:
 
         def measure(rows: tuple[int, int]) -> tuple[int, int]:
             weights, _ = self.adjustment.weigh(part.between(*rows), 1, self.singles)
-            chosen = slice(part.offsets[rows[0]], part.offsets[rows[1]])
-            links[chosen] = self._code(weights)
+            pages.code_links(*rows, part, weights, self.middles, singles, links)
             row_codes[slice(*rows)] = count_codes(part.totals[slice(*rows)])
             advance(len(weights))
             first, last = of_rows[rows[0]], of_rows[rows[1] - 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import TypeVar
@@ -35,7 +35,7 @@ def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> 
             raise
 
 
-def ordered(work: Callable[[Item], Made], items: Sequence[Item], threads: int) -> Iterator[Made]:
+def ordered(work: Callable[[Item], Made], items: Iterable[Item], threads: int) -> Iterator[Made]:
     """What `work` makes of every item, in their order; with several threads a few items are worked on ahead."""
     if threads <= 1:
         yield from map(work, items)

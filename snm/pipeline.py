@@ -169,7 +169,7 @@ class _Run:
         with self.progress("reading", _size_of(sources)) as bar:
             if s.vocabulary is None:
                 self.text, self.vocabulary = corpus.read_corpus(
-                    sources, s.min_count, s.max_words, s.closed, bar, s.document
+                    sources, s.min_count, s.max_words, s.closed, bar, s.document, s.threads
                 )  # fmt: skip
             else:
                 self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed, s.document)

@@ -140,12 +140,11 @@ def unpack_count(packed):
 
 @njit(nogil=True, cache=True)
 def annotate_runs(
-    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least, wanted, order, origins, values
+    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least, wanted, origins, values
 ):  # fmt: skip
     """values[origins[i]] = the counts of the link wanted[i], for links in rows that are kept.
 
-    `links` are the sorted buckets; `wanted` holds links of the text and `order` its sorted order, so that both are
-    walked side by side.
+    `links` are sorted buckets; `wanted` are some of their links, sorted too: both are walked side by side.
     """
     w = 0
     for b in range(len(bounds) - 1):
@@ -162,6 +161,6 @@ def annotate_runs(
                 while k < i and links[k] == link:
                     k += 1
                 packed = pack_counts(i - start, k - first) if kept else np.uint32(0)
-                while w < len(wanted) and wanted[order[w]] == link:
-                    values[origins[order[w]]] = packed
+                while w < len(wanted) and wanted[w] == link:
+                    values[origins[w]] = packed
                     w += 1

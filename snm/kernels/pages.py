@@ -47,6 +47,26 @@ def record_bytes(total, n, last_target, singles, code_bytes):
 
 
 @njit(nogil=True, cache=True)
+def code_links(first, last, c, weights, middles, singles, codes):
+    """The code of every link of rows [first, last) that needs one: the number of `middles` below its weight.
+
+    weights[0] belongs to the first link of row `first`.
+    """
+    base = c.offsets[first]
+    for row in range(first, last):
+        if c.totals[row] == 1 and singles:
+            continue
+        for link in range(c.offsets[row], c.offsets[row + 1]):
+            weight = weights[link - base]
+            low, size = 0, len(middles)
+            while size > 0:
+                half = (size + 1) >> 1
+                low = low + half if middles[low + half - 1] < weight else low
+                size -= half
+            codes[link] = low
+
+
+@njit(nogil=True, cache=True)
 def measure_pages(first, last, c, shift, singles, code_bytes, starts):
     """Bytes of the pages of rows [first, last), written to starts[page + 1]; return those and the long rows' links.
 
