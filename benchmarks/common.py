@@ -1,16 +1,30 @@
-"""What every benchmark prints beside its figures, and how it prints them."""
+"""What the benchmarks share: where they ran, how commands are timed, models that several of them use, tables.
+
+Every script takes a corpus folder (with train, valid and test text), and keeps what takes long in a work folder, so that
+the next one finds it: models, KenLM's files, and how long each took. KenLM's programs (lmplz, build_binary, query)
+are looked for on the PATH, or in the folder given with --kenlm.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import lzma
 import os
 import platform
+import shutil
 import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from snm.reproduce import markdown_table
+
+ROOT = Path(__file__).parent.parent
 
 
 def surroundings(corpus: str) -> dict[str, str]:
@@ -34,7 +48,7 @@ def _cpu() -> str:
 
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     return found.stdout.strip() or "unknown"
 
 
@@ -45,3 +59,132 @@ def report(name: str, corpus: str, rows: list[dict[str, Any]], output: Path | No
     print(f"\n{markdown_table(rows)}")
     if output is not None:
         output.write_text(json.dumps({"benchmark": name, **facts, "rows": rows}, indent=1) + "\n")
+
+
+def text_of(corpus: Path, part: str) -> Path:
+    (found,) = corpus.glob(f"{part}.txt*")
+    return found
+
+
+def compared(what: str, measured: float, reference: float, asked: str, unit: str, ratio: float) -> dict[str, Any]:
+    """A row of a table: our figure, KenLM's or the machine's, their ratio and the ratio that was asked for."""
+    return {"what": what, "unit": unit, "snm": measured, "reference": reference, "ratio": ratio, "asked": asked}
+
+
+@dataclass
+class Run:
+    """How a command went."""
+
+    seconds: float
+    peak_bytes: int
+    output: str
+
+
+def timed(command: list[str | Path], **more: Any) -> Run:
+    """Run a command; its wall time and the most memory that it had."""
+    begun = time.perf_counter()
+    with subprocess.Popen(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        output = child.stdout.read()
+        errors = child.stderr.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{command[0]} failed:\n{errors}")
+    return Run(time.perf_counter() - begun, usage.ru_maxrss * 1024, output)
+
+
+class Bench:
+    """The corpus, the work folder, and what is made there once."""
+
+    def __init__(self, description: str | None, presets: str | None = None) -> None:
+        parser = argparse.ArgumentParser(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )  # fmt: skip
+        parser.add_argument("corpus", type=Path, help="folder with train, valid and test text")
+        parser.add_argument("--work", type=Path, default=ROOT / "bench", help="folder for models [default: bench]")
+        parser.add_argument("--kenlm", type=Path, help="folder of KenLM's programs [default: the PATH]")
+        parser.add_argument("--json", type=Path, help="write the table there too")
+        if presets is not None:
+            parser.add_argument("--presets", nargs="*", default=presets.split())
+        self.asked = parser.parse_args()
+        self.corpus, self.work = self.asked.corpus, self.asked.work
+        self.work.mkdir(parents=True, exist_ok=True)
+
+    def text(self, part: str) -> Path:
+        """Plain text: neither program is to be measured while it decompresses."""
+        packed, plain = text_of(self.corpus, part), self.work / f"{part}.txt"
+        if packed.suffix != ".xz":
+            return packed
+        if not plain.exists():
+            plain.write_bytes(lzma.open(packed).read())
+        return plain
+
+    @cached_property
+    def scored(self) -> Path:
+        """The valid and the test text in one file."""
+        path = self.work / "scored.txt"
+        if not path.exists():
+            path.write_bytes(self.text("valid").read_bytes() + self.text("test").read_bytes())
+        return path
+
+    def program(self, name: str) -> Path:
+        found = shutil.which(name, path=str(self.asked.kenlm) if self.asked.kenlm else None)
+        if found is None:
+            raise SystemExit(f"{name} was not found; put KenLM's programs on the PATH, or name their folder: --kenlm")
+        return Path(found)
+
+    def lmplz(self) -> Run:
+        """KenLM's training of order 5 on the same text, once; the ARPA file stays in the work folder."""
+        command = ["-o", "5", "-S", "8G", "-T", self.work, "--skip_symbols"]
+        files = ["--text", self.text("train"), "--arpa", self.work / "kenlm.arpa"]
+        return self._once("kenlm.json", lambda: timed([self.program("lmplz"), *command, *files]))
+
+    def kenlm(self, name: str, *options: str) -> Path:
+        """A binary model of KenLM's, from its ARPA file."""
+        path = self.work / f"kenlm.{name}"
+        if not path.exists():
+            self.lmplz()
+            timed([self.program("build_binary"), *options, self.work / "kenlm.arpa", path])
+        return path
+
+    def train(self, preset: str, *options: str, name: str | None = None) -> Run:
+        """`snm train --preset`, once; a first run on a little text has compiled what there is to compile."""
+        name = name or preset
+        model = self.work / f"{name}.model"
+
+        def work() -> Run:
+            few = self.work / "few.txt"
+            with open(self.text("train"), encoding="utf-8") as lines:
+                few.write_text("".join(line for line, _ in zip(lines, range(4000), strict=False)), encoding="utf-8")
+            command = [sys.executable, "-m", "snm", "train", "--preset", preset, *options, "--force", "-o", model]
+            timed([*command, few], cwd=ROOT)
+            return timed([*command, self.text("train")], cwd=ROOT)
+
+        return self._once(f"{name}.json", work)
+
+    def model(self, preset: str) -> Path:
+        self.train(preset)
+        return self.work / f"{preset}.model"
+
+    def _once(self, name: str, work: Any) -> Run:
+        path = self.work / name
+        if not path.exists():
+            run = work()
+            path.write_text(json.dumps({"seconds": run.seconds, "peak_bytes": run.peak_bytes, "output": run.output}))
+        return Run(**json.loads(path.read_text()))
+
+    def report(self, name: str, rows: list[dict[str, Any]]) -> None:
+        report(name, self.corpus.name, rows, self.asked.json)
+
+
+def best_of(times: int, work: Any) -> float:
+    """Seconds of the fastest of several runs: what is measured is the program, not its neighbours."""
+    found = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begun)
+    return min(found)

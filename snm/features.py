@@ -439,6 +439,16 @@ class Extractor:
         self.n_slots = len(spec.slots)
         self.block = max(1024, (1 << 17) // self.n_slots)  # events whose keys stay in the cache
 
+    @property
+    def slot_table(self) -> np.ndarray:
+        """What makes the key of a slot, a row each: r, s, a, by class, salt, type, first slot of the type. uint64"""
+        columns = self._remote, self._skip, self._adjacent, self._by_class, self._salt, self._type_bits, self._group
+        return np.column_stack([column.astype(np.uint64) for column in columns])
+
+    @property
+    def has_families(self) -> bool:
+        return bool(self._families)
+
     def _tag(self, type_index: int) -> int:
         return (type_index << self.layout.type_shift) | 1
 

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,25 @@ class LanguageModel(ABC):
             scored.append(list(zip([*words, "</S>"], logs[k + 1 : end], strict=True)))
             k = end
         return scored
+
+    def start(self) -> np.ndarray:
+        """The state at the beginning of a sentence, for `step`."""
+        raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
+
+    def step(self, state: np.ndarray, word: str) -> tuple[float, np.ndarray]:
+        """log10 P(word | state), and the state after the word. `</s>` ends a sentence.
+
+        Two states that are equal (as arrays: `np.array_equal`, or `state.tobytes()` as a key) have the same future.
+        """
+        raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
+
+    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same for many: a word, or its id, after each state. (n, width) to (n,) and (n, width)
+
+        `np.stack` makes states of single ones, and `states[chosen]` keeps some of them. In a closed vocabulary the
+        score of a word outside it is NaN.
+        """
+        raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
 
     def perplexity(self, sentences: Iterable[str], threads: int = 1) -> PerplexityReport:
         """Perplexity of sentences, one a string; an open file is such a thing."""
@@ -206,6 +226,40 @@ class RowModel(LanguageModel):
         parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
         return out
 
+    def start(self) -> np.ndarray:
+        return np.full(self.extractor.span, BEGIN, np.uint32)
+
+    def step(self, state: np.ndarray, word: str) -> tuple[float, np.ndarray]:
+        scores, states = self.steps(state[None], [word])
+        return float(scores[0]), states[0]
+
+    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ids = self._ids_of(states, words)
+        flat = np.column_stack([states, ids]).astype(np.uint32)
+        p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, -1]
+        with np.errstate(divide="ignore"):
+            scores = np.where(p > 0, np.log10(p), np.nan)
+        return scores, flat[:, 1:]
+
+    def _ids_of(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        given = isinstance(words, np.ndarray)
+        if not isinstance(words, np.ndarray):
+            get = self._step_ids.get
+            words = np.array([get(word, UNKNOWN) for word in words], np.uint32)
+        if states.shape != (len(words), self.extractor.span) or states.dtype != np.uint32:
+            raise SettingsError(
+                f"states of shape {states.shape} and type {states.dtype} for {len(words)} words; expected uint32 of "
+                f"shape {(len(words), self.extractor.span)}, made by start and steps"
+            )
+        if given and len(words) and words.max() >= len(self.vocabulary):
+            raise SettingsError(f"a word's id is {words.max()}; the vocabulary has {len(self.vocabulary):,} words")
+        return words.astype(np.uint32, copy=False)
+
+    @cached_property
+    def _step_ids(self) -> dict[str, int]:
+        """Ids of the words that `step` knows."""
+        return {**self.vocabulary.ids, "</s>": END}
+
     def _keys(self, context: np.ndarray) -> np.ndarray:
         """Keys of the features of the event after `context`. (slots, 1)"""
         tokens = np.append(context, END).astype(np.uint32)
@@ -242,6 +296,42 @@ class SnmModel(RowModel):
         if len(self.gate.bias):
             gating.gate_events(found, self.gate, scale)
         return found, scale[0].astype(np.float64)
+
+    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.extractor.has_families:
+            return super().steps(states, words)
+        ids = self._ids_of(states, words)
+        scores, after = np.empty(len(ids), np.float64), np.empty(states.shape, np.uint32)
+        self._stepping.steps(np.ascontiguousarray(states), ids, *self._handle, scores, after)
+        return scores, after
+
+    def step(self, state: np.ndarray, word: str) -> tuple[float, np.ndarray]:
+        if self.extractor.has_families or state.shape != (self.extractor.span,) or state.dtype != np.uint32:
+            return super().step(state, word)
+        after = np.empty_like(state)
+        return self._stepping.step(state, self._step_ids.get(word, UNKNOWN), *self._handle, after), after
+
+    @cached_property
+    def _stepping(self) -> Any:
+        from snm.kernels import stepping
+
+        return stepping
+
+    @cached_property
+    def _handle(self) -> tuple[np.ndarray, ...]:
+        """Scalars and addresses of this model for `kernels.stepping`, and the arrays whose types vary."""
+        p, g = self.pages, self.gate
+        classes = np.zeros(1, np.uint16) if self.extractor.classes is None else self.extractor.classes
+        numbers = np.array([p.unigram_links, p.unigram_sum], np.float32)
+        self._kept = numbers, self.extractor.slot_table, classes  # as long as their addresses are in use
+        addressed = p.data, p.values, p.unigrams, p.single_of_slot, p.parent_of_slot, *g, *self._kept
+        scalars = [
+            len(self.vocabulary), self.extractor.n_slots, len(g.bias), len(p.data), len(p.values), int(p.shift),
+            int(p.spread.bits), int(p.spread.factor), int(p.spread.inverse), int(p.code_bytes), int(p.unigram_code),
+            self.layout.hash_mask - (1 << 64), self.vocabulary.never_a_target,
+        ]  # fmt: skip
+        handle = np.array([*scalars, *(array.ctypes.data for array in addressed)], np.int64)
+        return handle, p.starts, p.long_links, p.singles
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         from snm.kernels import pages

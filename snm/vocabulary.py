@@ -54,11 +54,16 @@ class Vocabulary:
         """Id of the word that no event predicts, beside `<S>`."""
         return UNKNOWN if self.closed else BEGIN
 
-    def id_of(self, word: str) -> int:
+    @property
+    def ids(self) -> dict[str, int]:
+        """Of every word its id, made at the first use."""
         if self._ids is None:
             self._ids = {w: i for i, w in enumerate(self.words)}
             self._ids.update(dict.fromkeys(ALIASES_OF_UNKNOWN, UNKNOWN))
-        return self._ids.get(word, UNKNOWN)
+        return self._ids
+
+    def id_of(self, word: str) -> int:
+        return self.ids.get(word, UNKNOWN)
 
     def ids_of(self, words: Sequence[str]) -> np.ndarray:
         return np.array([self.id_of(word) for word in words], np.uint32)

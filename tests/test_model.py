@@ -62,6 +62,32 @@ class LanguageModelTests:
         alone = model.score(self.SENTENCE)
         assert model.score_sentences(["a dog eats", self.SENTENCE])[1] == alone
 
+    def test_word_by_word(self, model: LanguageModel) -> None:
+        """Scores of steps are those of sentences, one by one and side by side."""
+        lines = ["the old man likes cake", "a dog sees the purple cat", "fish eats"] * 30
+        expected = [[p for _, p in scored] for scored in model.score_words(lines)]
+        try:
+            state = model.start()
+        except SettingsError:
+            pytest.skip("this kind scores whole sentences")
+        for line, scores in zip(lines[:3], expected, strict=False):
+            after, found = state, []
+            for word in [*line.split(), "</s>"]:
+                score, after = model.step(after, word)
+                found.append(score)
+            assert found == pytest.approx(scores, rel=1e-6, nan_ok=True)
+        states = np.stack([state] * len(lines))
+        for i in range(4):
+            words = [[*line.split(), "</s>", "</s>"][i] for line in lines]
+            chosen = [k for k, line in enumerate(lines) if i <= len(line.split())]
+            scored, states = model.steps(states, words)
+            for k in chosen:
+                assert scored[k] == pytest.approx(expected[k][i], rel=1e-6, nan_ok=True)
+        with pytest.raises(SettingsError, match="expected uint32 of shape"):
+            model.steps(states[:2], ["the"])
+        with pytest.raises(SettingsError, match="the vocabulary has"):
+            model.steps(state[None], np.array([len(model.vocabulary)], np.uint32))
+
     def test_threads_do_not_change_scores(self, model: LanguageModel) -> None:
         tokens = encode_lines([self.SENTENCE] * 500, model.vocabulary).tokens
         assert np.array_equal(model.probabilities(tokens), model.probabilities(tokens, threads=3))

@@ -1,0 +1,73 @@
+"""Leave-one-out training: look-ups of metafeature weights a second, beside what the machine can do.
+
+    python benchmarks/adjust.py CORPUS [--presets snm5 small] [--work DIR] [--json FILE]
+
+The machine's rate is that of adding to random places of a table of the same size, on the same number of threads, the
+places known beforehand. A look-up of training is a weight that is read, and later moved: of every feature of an event
+all metafeatures, and of those with the link count the ones of the positive part too, where they are others.
+"""
+
+import numpy as np
+from common import Bench, best_of, compared
+from numba import njit
+
+from snm import parallel
+from snm.corpus import read_corpus, sample_sentences
+from snm.counting import Counter, unigram_counts
+from snm.features import Extractor, FeatureSpec, KeyLayout
+from snm.metafeatures import half_octave
+from snm.training import Adjustment, Annotations, TrainingSettings
+
+EVENTS = 8_000_000
+LOOK_UPS = 20_000_000
+
+
+@njit(nogil=True)
+def add_at(table, places):
+    for place in places:
+        table[place, 0] += np.float32(1)
+
+
+def machine_rate(table: np.ndarray, threads: int) -> float:
+    places = np.random.default_rng(1).integers(0, len(table), (threads, LOOK_UPS), dtype=np.uint32)
+    add_at(table, places[0, :10])
+    seconds = best_of(3, lambda: parallel.run(lambda k: add_at(table, places[k]), range(threads), threads))
+    return threads * LOOK_UPS / seconds
+
+
+def look_ups(annotations: Annotations, adjustment: Adjustment) -> int:
+    """How many weights one pass reads."""
+    total, link = annotations.values >> np.uint32(16), annotations.values & np.uint32(0xFFFF)
+    taken = total > 1
+    bucket = np.array([0, *(half_octave(n) for n in range(1, 1 << 16))], np.uint8)
+    with_link = int(adjustment.plan.ends[1] - adjustment.plan.ends[0])
+    moved = taken & (link > 1) & (bucket[link] != bucket[np.maximum(link, 1) - 1])
+    features = int(np.count_nonzero(taken)) + annotations.text.events
+    return features * int(adjustment.plan.ends[1]) + int(np.count_nonzero(moved)) * with_link
+
+
+def main() -> None:
+    bench = Bench(__doc__, "snm5 snm10-skip")
+    threads = parallel.default_threads()
+    text, vocabulary = read_corpus(bench.text("train"), threads=threads)
+    rows = []
+    for preset in bench.asked.presets:
+        spec, settings = FeatureSpec(preset), TrainingSettings()
+        sample = sample_sentences(text, EVENTS * 5 // len(spec.slots), 1)
+        layout = KeyLayout.for_work(len(vocabulary), len(spec.types), sample.events * len(spec.slots))
+        extractor = Extractor(spec, layout, vocabulary)
+        unigrams = unigram_counts(sample, extractor)
+        annotations = Annotations(sample, extractor, unigrams, lambda shape: np.zeros(shape, np.uint32))
+        links = sum(len(p.targets) for p in Counter(sample, extractor, 4 << 30, threads, annotations=annotations))
+        adjustment = Adjustment(extractor, settings, 1 << 26)
+        adjustment.start = -1.5
+        annotations.train(adjustment, settings, threads, lambda n: None)  # compiles, and touches the table
+        seconds = best_of(2, lambda a=adjustment, b=annotations: b.train(a, settings, threads, lambda n: None))
+        rate, most = look_ups(annotations, adjustment) / seconds / 1e6, machine_rate(adjustment.table, threads) / 1e6
+        what = f"{preset}: {sample.events:,} events, {links:,} links, {sample.events / seconds / 1e6:.2f} M events/s"
+        rows.append(compared(what, rate, most, ">= 0.8", "M look-ups/s", rate / most))
+    bench.report("adjust", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Vocabulary and encoding: text to tokens, on two threads.
+
+python benchmarks/read.py CORPUS [--work DIR] [--json FILE]
+"""
+
+from common import Bench, best_of, compared
+
+from snm.corpus import encode_files, read_corpus
+
+
+def main() -> None:
+    bench = Bench(__doc__)
+    path = bench.text("train")
+    size = path.stat().st_size / 1e6
+    _, vocabulary = read_corpus(path, threads=2)
+    learned = size / best_of(3, lambda: read_corpus(path, threads=2))
+    encoded = size / best_of(3, lambda: encode_files(path, vocabulary))
+    rows = [
+        compared("vocabulary and encoding, 2 threads", learned, 60, ">= 1", "MB/s", learned / 60),
+        compared("encoding with a given vocabulary, 1 thread", encoded, 60, "", "MB/s", encoded / 60),
+    ]
+    bench.report("read", rows)
+
+
+if __name__ == "__main__":
+    main()
