@@ -50,9 +50,10 @@ def main() -> None:
     bench = Bench(__doc__, "snm5 snm10-skip")
     threads = parallel.default_threads()
     text, vocabulary = read_corpus(bench.text("train"), threads=threads)
+    settings = TrainingSettings()
     rows = []
     for preset in bench.asked.presets:
-        spec, settings = FeatureSpec(preset), TrainingSettings()
+        spec = FeatureSpec(preset)
         sample = sample_sentences(text, EVENTS * 5 // len(spec.slots), 1)
         layout = KeyLayout.for_work(len(vocabulary), len(spec.types), sample.events * len(spec.slots))
         extractor = Extractor(spec, layout, vocabulary)

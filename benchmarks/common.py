@@ -1,8 +1,8 @@
 """What the benchmarks share: where they ran, how commands are timed, models that several of them use, tables.
 
-Every script takes a corpus folder (with train, valid and test text), and keeps what takes long in a work folder, so that
-the next one finds it: models, KenLM's files, and how long each took. KenLM's programs (lmplz, build_binary, query)
-are looked for on the PATH, or in the folder given with --kenlm.
+Every script takes a corpus folder (with train, valid and test text), and keeps what takes long in a work folder, so
+that the next one finds it: models, KenLM's files, and how long each took. KenLM's programs (lmplz, build_binary,
+query) are looked for on the PATH, or in the folder given with --kenlm.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def timed(command: list[str | Path], **more: Any) -> Run:
     with subprocess.Popen(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
     ) as child:
-        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
         output = child.stdout.read()
         errors = child.stderr.read()
         _, status, usage = os.wait4(child.pid, 0)
@@ -119,7 +120,8 @@ class Bench:
         if packed.suffix != ".xz":
             return packed
         if not plain.exists():
-            plain.write_bytes(lzma.open(packed).read())
+            with lzma.open(packed) as unpacked:
+                plain.write_bytes(unpacked.read())
         return plain
 
     @cached_property

@@ -2,7 +2,8 @@
 
     python benchmarks/growth.py CORPUS [--presets snm5] [--work DIR] [--json FILE]
 
-The memory is that of the whole process, with --memory 1G for counting. The plot goes to docs/benchmarks.png and needs matplotlib.
+The memory is that of the whole process, with --memory 1G for counting. The plot goes to docs/benchmarks.png and
+needs matplotlib.
 """
 
 import json

@@ -32,6 +32,7 @@ MODELS = ("snm", "kn", "katz", "sbo")
 DEFAULT_ORDER = 5
 DISCOUNTS = ("modified", "single")
 LEAST_MEMORY = 256 << 20
+IN_MEMORY_SHARE = 0.6  # of the memory that annotated events may take; they are written to at random, slowly on disk
 EVENTS_FOR_THREADS = 1_000_000  # below, training takes one thread: it is seconds, and the same every time
 DIVERGED = 100.0  # a loss an event, in nats, that no model comes near
 
@@ -285,7 +286,7 @@ class _Run:
             if events.events < self.text.events:
                 self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
             needed = Annotations.bytes_needed(events, self.extractor)
-            in_memory = needed <= s.memory // 3
+            in_memory = needed <= IN_MEMORY_SHARE * s.memory
             storage = _zeros if in_memory else self.writer.scratch
             self.annotations = Annotations(events, self.extractor, unigrams, storage)
             room -= needed if in_memory else 0
