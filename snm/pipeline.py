@@ -6,18 +6,20 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from snm import calibration, corpus, storage
+from snm.baselines import neural
+from snm.baselines.neural import NetworkSettings
 from snm.calibration import GateReport
 from snm.classes import CLASSES, FREQUENT, PASSES, learn_classes
 from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
 from snm.features import DEFAULT_PRESET, MAX_WORDS, Extractor, FeatureSpec, KeyLayout
-from snm.model import RowModel, SnmModel, load
+from snm.model import LanguageModel, SnmModel, load
 from snm.parallel import default_threads
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
@@ -28,7 +30,8 @@ from snm.vocabulary import UNKNOWN, Vocabulary, read_word_list
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 300_000  # of the training text, where the user gives none
 RETURNED_SHARE = 0.01  # a slice larger than this is counted in the end
 LINKS_AT_A_TIME = 1 << 24  # while building M
-MODELS = ("snm", "kn", "katz", "sbo")
+NEURAL = ("hsme", "rnn")
+MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
 DEFAULT_ORDER = 5
 DISCOUNTS = ("modified", "single")
 LEAST_MEMORY = 256 << 20
@@ -42,9 +45,10 @@ Notify = Callable[[str], None]
 class Settings:
     """Everything that `train` can be asked for beside the text. `memory` is in bytes.
 
-    `model` is `snm`, `kn` (Kneser-Ney), `katz` or `sbo` (stupid backoff). `features` is SNM's specification, the
+    `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
+    softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, the
     preset `small` where nothing is said; `order` asks for n-grams up to that order instead, and is what the other
-    models have, 5 where nothing is said. `discounts` are Kneser-Ney's:
+    models have, 5 where nothing is said (9 beside an RNN). `discounts` are Kneser-Ney's:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
     `classes`: how many word classes are learned where the features use them. `document`: the text has documents, a
@@ -61,6 +65,7 @@ class Settings:
     closed: bool = False
     document: bool = False
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
     memory: int = 4 << 30
     threads: int = field(default_factory=default_threads)
     partitions: int | None = None
@@ -114,20 +119,28 @@ def train(
     overwrite: bool = False,
     progress: Progress = silent,
     notify: Notify = lambda message: None,
-) -> RowModel:
+) -> LanguageModel:
     """Train a model on text and write it to the folder `output`.
 
-    `dev` is held-out text: the gate and the multinomial loss are learned on it, and it says which pass was
+    `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and it says which pass was
     best. Without it a slice of the training text is set aside where it is needed. `notify` is told in words what
     is done, `progress` how far it is.
     """
     settings = settings or Settings()
     spec = FeatureSpec(settings.specification)
-    if dev and settings.model != "snm":
-        raise SettingsError(f"held-out text is for SNM; a model of kind {settings.model!r} has no use for it")
+    if dev and settings.model not in ("snm", *NEURAL):
+        raise SettingsError(
+            f"held-out text is for SNM and neural models; a model of kind {settings.model!r} has no use for it"
+        )
+    if settings.model in NEURAL:
+        neural.choose_device(settings.network.device)  # a mistake there is told before the work begins
     with ModelWriter(output, overwrite) as writer:
         run = _Run(settings, spec, writer, progress, notify)
         run.read(sources, dev)
+        if settings.model in NEURAL:
+            run.fit(dev)
+            return load(output)
+        run.prepare(dev)
         run.count()
         if settings.model == "snm":
             run.adjust()
@@ -138,7 +151,7 @@ def train(
             run.finish()
         else:
             run.smooth()
-    return cast(RowModel, load(output))
+    return load(output)
 
 
 class _Run:
@@ -172,6 +185,8 @@ class _Run:
                 self.text = corpus.encode_files(sources, self.vocabulary, bar)
         if not self.text.events:
             raise InputError(f"{corpus.names(sources)}: no words; expected one sentence a line")
+
+    def prepare(self, dev: Sources) -> None:
         held_out = self._held_out_text(dev)
         self._report_text(self.whole or self.text)
         self._make_extractor()
@@ -444,6 +459,22 @@ class _Run:
         self.writer.array("probabilities", "<f4").append(made.probabilities)
         self.writer.array("backoffs", "<f4").append(made.backoffs)
         self._finish(BackoffModel.kind, index, {"estimation": {"model": s.model, **made.details}})
+
+    # -- tokens to a network
+
+    def fit(self, dev: Sources) -> None:
+        """Maximum entropy with a hierarchical softmax, or a recurrent network."""
+        s = self.settings
+        held_out = self._given(dev) if dev else self._set_aside(required=True)
+        assert held_out is not None
+        self._report_text(self.whole or self.text)
+        made = neural.train(
+            s.model, s.network, s.order, s.seed, self.text, held_out, self.vocabulary, self.writer, self.progress,
+            self.notify,
+        )  # fmt: skip
+        self.vocabulary.write(self.writer.folder / VOCABULARY)
+        self.writer.finish({**storage.describe_kind(s.model, self.vocabulary), "text": self.figures, **made}, s.threads)
+        neural.clear_checkpoint(self.writer.path)
 
     # -- the folder
 

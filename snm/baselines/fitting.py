@@ -1,7 +1,7 @@
 """Training a network: batches of sentences, the loop, checkpoints.
 
-Nothing random is left to a global generator: the batches of a pass and the dropout of a step follow from the seed and their
-numbers, so that a run that goes on from a checkpoint is the run that was not stopped.
+Nothing random is left to a global generator: the batches of a pass and the dropout of a step follow from the seed and
+their numbers, so that a run that goes on from a checkpoint is the run that was not stopped.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from snm.baselines.networks import Features, Network
+from snm.baselines.neural import checkpoint_folder
 from snm.corpus import Text
 from snm.errors import FormatError, SettingsError
 from snm.progress import Progress
@@ -255,8 +256,7 @@ class Checkpoint:
     """A folder beside a model that is being trained. It is whole whenever it is there, and of one run only."""
 
     def __init__(self, output: Path, run: dict[str, Any]) -> None:
-        self.folder = output.with_name(output.name + ".checkpoint")
-        self.run = run
+        self.folder, self.run = checkpoint_folder(output), run
 
     def save(self, fit: Fit) -> None:
         new, old = (self.folder.with_name(self.folder.name + end) for end in (".new", ".old"))
@@ -293,6 +293,3 @@ class Checkpoint:
 
     def _arrays(self) -> Iterator[Path]:
         return self.folder.glob("*.npy")
-
-    def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,18 +1,19 @@
 """The neural models' networks in PyTorch: what is trained, on a GPU or a CPU.
 
-A network gives log P of every target of a batch of sentences. It is a recurrent layer or none, below one of two outputs:
-a tree of binary decisions with hashed features of the context beside the layer, or an adaptive softmax.
+A network gives log P of every target of a batch of sentences. It is a recurrent layer or none, below one of two
+outputs: a tree of binary decisions with hashed features of the context beside the layer, or an adaptive softmax.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from snm.baselines.tree import HASH_STEP, Tree
 from snm.vocabulary import BEGIN
@@ -39,7 +40,7 @@ class Shape:
     def bounds(self) -> list[tuple[int, int]]:
         """First and last word, and one more, of the parts of the adaptive softmax; of all words with a tree."""
         edges = [0, *(cut for cut in CUTS if cut < self.words and self.softmax == "adaptive"), self.words]
-        return list(zip(edges, edges[1:], strict=False))
+        return list(pairwise(edges))
 
 
 class Network(nn.Module):

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from snm import parallel, storage
+from snm.baselines.tree import Tree
 from snm.corpus import Text
 from snm.errors import FormatError, MissingExtra, SettingsError
 from snm.model import LanguageModel
@@ -23,11 +26,18 @@ from snm.progress import Progress, silent
 from snm.storage import ModelWriter
 from snm.vocabulary import BEGIN, END, Vocabulary
 
+if TYPE_CHECKING:
+    from snm.baselines.fitting import FitSettings
+    from snm.baselines.networks import Network, Shape
+
 CELLS = ("rnn", "lstm")
 OUTPUTS = ("tree", "adaptive")
 DEVICES = ("auto", "cpu", "cuda")
 ORDERS = {"hsme": 5, "rnn": 9}  # the benchmark's
 PASSES = {"hsme": 2, "rnn": 10}
+FEATURE_PASSES = 1  # of an RNN's: in more they would learn the text by heart, and leave the layer nothing to learn
+RATES = {"rnn": 0.001, "lstm": 0.002}  # of Adam
+FEATURE_RATE = 0.1  # of AdaGrad
 LARGEST_EMBEDDING = 512
 STEPS_A_PASS = 1500
 BATCHES = 256, 32768  # events a step, at least and at most
@@ -95,6 +105,15 @@ def choose_device(asked: str) -> str:
     return "cuda" if asked != "cpu" and there else "cpu"
 
 
+def checkpoint_folder(output: Path) -> Path:
+    """Where the training of a model that will be in `output` leaves what it needs to go on."""
+    return output.with_name(output.name + ".checkpoint")
+
+
+def clear_checkpoint(output: Path) -> None:
+    shutil.rmtree(checkpoint_folder(output), ignore_errors=True)
+
+
 # ---------------------------------------------------------------------------------------------
 # training
 
@@ -107,33 +126,17 @@ def train(
 
     `dev` says which pass is best. `writer`'s path is where the model will be: the checkpoint is beside it.
     """
-    from snm.baselines.fitting import Checkpoint, Fit, FitSettings
-    from snm.baselines.networks import Network
-    from snm.baselines.tree import Tree
+    from snm.baselines.fitting import Checkpoint, Fit
 
-    device = choose_device(how.device)
-    shape = _shape(model, how, order, text, vocabulary)
-    counts = np.bincount(text.tokens, minlength=len(vocabulary))
-    tree, odds = Tree.build(counts, vocabulary.never_a_target) if shape.softmax == "tree" else (None, None)
-    network = Network(shape, tree, device)
-    network.start(counts, odds, seed)
-    passes = PASSES[model] if how.passes is None else how.passes
-    rates = {"hsme": 0.1, "rnn": 0.001, "lstm": 0.002}
-    settings = FitSettings(
-        passes,
-        passes if model == "hsme" else min(1, passes),
-        how.batch or int(np.clip(text.events // STEPS_A_PASS, *BATCHES)),
-        how.rate or rates[shape.cell or "hsme"],
-        (how.rate if model == "hsme" else None) or 0.1,
-        (0.5 if text.events < LITTLE_TEXT else 0.1) if how.dropout is None else how.dropout,
-        seed,
-    )
-    notify(f"{shape_text(asdict(shape))}: {n_parameters(network):,} parameters, on {device}; {settings.batch:,} events a step")
+    network, tree = make_network(model, how, order, seed, text, vocabulary)
+    size = sum(array.size for _, array in network.arrays())
+    settings = fit_settings(model, how, seed, text.events)
+    notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
     fit = Fit(network, text, dev, settings, progress)
     run = {"text": hashlib.sha256(text.tokens).hexdigest()[:16], "dev": hashlib.sha256(dev.tokens).hexdigest()[:16]}
-    checkpoint = Checkpoint(writer.path, {**run, **asdict(shape), **asdict(settings)})
+    checkpoint = Checkpoint(writer.path, {**run, **asdict(network.shape), **asdict(settings)})
     if checkpoint.restore(fit):
-        notify(f"going on from {checkpoint.folder}, in pass {fit.report.passes + 1} of {passes}")
+        notify(f"going on from {checkpoint.folder}, in pass {fit.report.passes + 1} of {settings.passes}")
     report = fit.run(lambda: checkpoint.save(fit), how.checkpoint or math.inf)
     if report.perplexities:
         steps = " → ".join(f"{p:.2f}" for p in report.perplexities)
@@ -144,14 +147,44 @@ def train(
         writer.array(name, array.dtype.str).append(array.reshape(-1))
     done = {k: v for k, v in asdict(report).items() if k not in ("passes", "steps", "loss")}
     return {
-        "network": asdict(shape),
+        "network": asdict(network.shape),
         "arrays": shapes,
-        "parameters": n_parameters(network),
-        "training": {**asdict(settings), "device": device, **done},
+        "parameters": size,
+        "training": {**asdict(settings), "device": network.device.type, **done},
     }
 
 
-def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, vocabulary: Vocabulary) -> Any:
+def make_network(
+    model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary
+) -> tuple[Network, Tree | None]:
+    """A network before training, and its tree where it has one."""
+    from snm.baselines.networks import Network
+
+    shape = _shape(model, how, order, text, vocabulary)
+    counts = np.bincount(text.tokens, minlength=len(vocabulary))
+    tree, odds = Tree.build(counts, vocabulary.never_a_target) if shape.softmax == "tree" else (None, None)
+    network = Network(shape, tree, choose_device(how.device))
+    network.start(counts, odds, seed)
+    return network, tree
+
+
+def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> FitSettings:
+    """How a network is trained on so many events, where nothing else is asked for."""
+    from snm.baselines.fitting import FitSettings
+
+    passes = PASSES[model] if how.passes is None else how.passes
+    return FitSettings(
+        passes=passes,
+        feature_passes=passes if model == "hsme" else min(FEATURE_PASSES, passes),
+        batch=how.batch or int(np.clip(events // STEPS_A_PASS, *BATCHES)),
+        rate=how.rate or RATES[how.cell],
+        feature_rate=(how.rate if model == "hsme" else None) or FEATURE_RATE,
+        dropout=(0.5 if events < LITTLE_TEXT else 0.1) if how.dropout is None else how.dropout,
+        seed=seed,
+    )
+
+
+def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, vocabulary: Vocabulary) -> Shape:
     from snm.baselines.networks import Shape
 
     hidden = 0 if model == "hsme" else how.hidden
@@ -182,16 +215,36 @@ def shape_text(shape: dict[str, Any]) -> str:
     return f"{' with '.join(parts)}, {output}"
 
 
-def n_parameters(network: Any) -> int:
-    return sum(array.size for _, array in network.arrays())
-
-
-def _tree_arrays(tree: Any) -> list[tuple[str, np.ndarray]]:
+def _tree_arrays(tree: Tree | None) -> list[tuple[str, np.ndarray]]:
     return [] if tree is None else [("word_up", tree.word_up), ("node_up", tree.node_up)]
 
 
 # ---------------------------------------------------------------------------------------------
 # scoring
+
+
+class Layer(Protocol):
+    """A recurrent layer, a step at a time, for ROWS sentences side by side."""
+
+    def start(self) -> tuple[np.ndarray, ...]:
+        """The memory before a sentence; its first array is the state. (ROWS, hidden)"""
+
+    def step(self, words: np.ndarray, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """The memory after one more word in every row."""
+
+
+class Output(Protocol):
+    """Probabilities from states."""
+
+    tree: Tree | None
+
+    def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
+        """P of every token of whole sentences, each in the state before it; 0 of `<S>`. (tokens,)"""
+
+    def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """P of every word after a context that led to this state. (words,)"""
+
+    def faults(self) -> Iterator[tuple[bool, str]]: ...
 
 
 class NeuralModel(LanguageModel):
@@ -215,9 +268,11 @@ class NeuralModel(LanguageModel):
         }
         if len(self.vocabulary) != self.shape["words"]:
             raise ValueError(f"{len(self.vocabulary)} words, {self.shape['words']} expected")
-        self.output: _TreeOutput | _SoftmaxOutput
-        self.output = (_TreeOutput if self.shape["softmax"] == "tree" else _SoftmaxOutput)(self.shape, self.arrays)
-        self.layer = _Layer(self.shape, self.arrays) if self.shape["hidden"] else None
+        self.layer, self.output = self._parts()
+
+    @abstractmethod
+    def _parts(self) -> tuple[Layer | None, Output]:
+        """What computes states, and what computes probabilities from them."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}: {shape_text(self.shape)}, {len(self.vocabulary):,} words>"
@@ -260,174 +315,22 @@ class NeuralModel(LanguageModel):
         return states
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
-        tokens = np.append(context, np.uint32(BEGIN)).astype(np.uint32)
+        tokens = np.append(context, END).astype(np.uint32)
         states = self._states(tokens, np.array([0]), np.array([len(tokens)]))
-        return self.output.distribution(tokens, states[-1])
+        return self.output.distribution(tokens[:-1], states[-1])
+
+    def move_to(self, device: str) -> None:
+        self.device = choose_device(device)
 
     def _on_gpu(self, tokens: np.ndarray) -> np.ndarray:
-        choose_device("cuda")
         from snm.baselines.fitting import score
         from snm.baselines.networks import Network, Shape
 
-        tree = self.output.tree if isinstance(self.output, _TreeOutput) else None
-        network = Network(Shape(**self.shape), tree, "cuda")
+        network = Network(Shape(**self.shape), self.output.tree, "cuda")
         network.fill(self.arrays)
         return score(network, tokens, network.table is not None)
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         for name, array in self.arrays.items():
             yield not np.isfinite(array).all(), f"{name} holds what is no number"
-        if isinstance(self.output, _TreeOutput):
-            yield from self.output.faults()
-
-
-class _Layer:
-    """A recurrent layer, a step at a time, for ROWS sentences side by side."""
-
-    def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        self.hidden, self.cell = shape["hidden"], shape["cell"]
-        self.vectors = [arrays[name] for name in sorted(arrays) if name.startswith("vectors.")]
-        self.edges = np.cumsum([0, *(len(part) for part in self.vectors)])
-        both = np.concatenate([arrays["layer.weight_ih_l0"], arrays["layer.weight_hh_l0"]], axis=1)
-        self.weights = np.ascontiguousarray(both.T)
-        self.bias = arrays["layer.bias_ih_l0"] + arrays["layer.bias_hh_l0"]
-
-    def start(self) -> tuple[np.ndarray, np.ndarray]:
-        empty = np.zeros((ROWS, self.hidden), np.float32)
-        return empty, empty
-
-    def step(self, words: np.ndarray, memory: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """(state, cell) after one more word in every row."""
-        state, cell = memory
-        given = np.empty((ROWS, len(self.weights)), np.float32)
-        for part, low in zip(self.vectors, self.edges, strict=False):
-            rows = np.flatnonzero((words >= low) & (words < low + len(part)))
-            given[rows, : part.shape[1]] = part[words[rows] - low]
-        given[:, -self.hidden :] = state
-        z = given @ self.weights + self.bias
-        if self.cell == "rnn":
-            return np.tanh(z), cell
-        enter, keep, new, leave = np.split(z, 4, axis=1)
-        cell = _sigmoid(keep) * cell + _sigmoid(enter) * np.tanh(new)
-        return _sigmoid(leave) * np.tanh(cell), cell
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    half: np.ndarray = np.tanh(x * np.float32(0.5))
-    return half * np.float32(0.5) + np.float32(0.5)
-
-
-class _TreeOutput:
-    """Binary decisions, from the state and from hashed features."""
-
-    def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        from snm.baselines.tree import Tree
-
-        self.tree = Tree(arrays["word_up"], arrays["node_up"])
-        self.order = shape["order"]
-        table = arrays["table"]
-        shift = np.uint64(64 - (len(table) - 1).bit_length())
-        vectors = arrays.get("nodes", np.zeros((len(self.tree), 0), np.float32))
-        self.weights = table, shift, arrays["starts"], vectors
-
-    def _hashes(self, tokens: np.ndarray) -> np.ndarray:
-        from snm.kernels import tree
-
-        hashes = np.empty((len(tokens), self.order), np.uint64)
-        tree.hash_contexts(tokens, BEGIN, hashes)
-        return hashes
-
-    def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
-        from snm.kernels import tree
-
-        out = np.empty(len(tokens), np.float64)
-        tree.score_words(
-            tokens, self._hashes(tokens), *self.weights, states, self.tree.word_up, self.tree.node_up, out
-        )
-        return out
-
-    def distribution(self, tokens: np.ndarray, state: np.ndarray) -> np.ndarray:
-        from snm.kernels import tree
-
-        hashes = self._hashes(np.append(tokens[:-1], np.uint32(END)))[-1]
-        out = np.empty(len(self.tree.word_up), np.float64)
-        tree.score_all(hashes, *self.weights, state, self.tree.word_up, self.tree.node_up, out)
-        return out
-
-    def faults(self) -> Iterator[tuple[bool, str]]:
-        node_up, word_up = self.tree.node_up, self.tree.word_up
-        own = np.arange(len(node_up))
-        yield bool((node_up[1:] >> 1 >= own[1:]).any() or node_up[0] != -1), "a node of the tree is not below another"
-        sides = np.concatenate([node_up[1:], word_up[word_up >= 0]])
-        yield not np.array_equal(np.sort(sides), np.arange(2 * len(node_up))), "the tree is not whole"
-
-
-class _SoftmaxOutput:
-    """An adaptive softmax: a part for frequent words, and one for each band of rarer ones."""
-
-    def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        self.vectors = [arrays[name] for name in sorted(arrays) if name.startswith("vectors.")]
-        self.edges = np.cumsum([0, *(len(part) for part in self.vectors)]).tolist()
-        self.projection = np.ascontiguousarray(arrays["projection"].T)
-        self.biases, parts = arrays["biases"], arrays["parts"]
-        first = self.edges[1]
-        self.head = self.vectors[0].T, np.ascontiguousarray(parts[:, :-1].T)
-        self.head_bias = np.concatenate([self.biases[:first], parts[:, -1]])
-        self.head_bias[[BEGIN, shape["never_a_target"]]] = -np.inf
-
-    def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
-        out = np.empty(len(tokens), np.float64)
-        z = _product(states, self.projection)
-        parts = np.searchsorted(self.edges, tokens, "right") - 1
-        for rows in _tiles(np.arange(len(tokens))):
-            logs = self._head(z[rows])
-            column = np.where(parts[rows] > 0, self.edges[1] + parts[rows] - 1, tokens[rows])
-            out[rows] = logs[np.arange(len(rows)), column]
-        for i in range(1, len(self.vectors)):
-            for rows in _tiles(np.flatnonzero(parts == i)):
-                out[rows] += self._tail(i, z[rows])[np.arange(len(rows)), tokens[rows] - self.edges[i]]
-        return np.exp(out)
-
-    def _head(self, z: np.ndarray) -> np.ndarray:
-        return _log_softmax(np.hstack([_product(z, part) for part in self.head]) + self.head_bias)
-
-    def _tail(self, i: int, z: np.ndarray) -> np.ndarray:
-        return _log_softmax(_product(z, self.vectors[i].T) + self.biases[self.edges[i] : self.edges[i + 1]])
-
-    def distribution(self, tokens: np.ndarray, state: np.ndarray) -> np.ndarray:
-        z = _product(state[None], self.projection)
-        head = self._head(z)[0]
-        first = self.edges[1]
-        tails = [head[first + i - 1] + self._tail(i, z)[0] for i in range(1, len(self.vectors))]
-        p: np.ndarray = np.exp(np.concatenate([head[:first], *tails]))
-        return p
-
-
-def _tiles(rows: np.ndarray) -> Iterator[np.ndarray]:
-    for i in range(0, len(rows), ROWS):
-        yield rows[i : i + ROWS]
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a @ b, ROWS rows at a time."""
-    padded = np.zeros((-len(a) % ROWS + len(a), a.shape[1]), a.dtype)
-    padded[: len(a)] = a
-    parts = [padded[i : i + ROWS] @ b for i in range(0, len(padded), ROWS)]
-    made: np.ndarray = np.concatenate(parts)[: len(a)] if len(parts) > 1 else parts[0][: len(a)]
-    return made
-
-
-def _log_softmax(scores: np.ndarray) -> np.ndarray:
-    """In double precision, so that the exponentials of a row sum to one. (rows, n) float64"""
-    scores = scores.astype(np.float64)
-    scores -= scores.max(axis=1, keepdims=True)
-    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    return scores
-
-
-class RnnModel(NeuralModel):
-    kind = "rnn"
-
-
-class HsmeModel(NeuralModel):
-    kind = "hsme"
+        yield from self.output.faults()

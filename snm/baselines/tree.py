@@ -56,7 +56,7 @@ class Tree:
         return cls(word_up, node_up), odds
 
     def paths(self) -> tuple[np.ndarray, np.ndarray]:
-        """The way from every word up to the root, as values of `word_up`: of word w `steps[starts[w]:starts[w + 1]]`."""
+        """The way from every word w up to the root, as values of `word_up`: `steps[starts[w]:starts[w + 1]]`."""
         levels, words = [], [np.flatnonzero(self.word_up != NO_LEAF)]
         up = self.word_up[words[0]]
         while len(up):
