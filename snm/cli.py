@@ -134,7 +134,7 @@ def _print_perplexity(report: PerplexityReport) -> None:
               help="Poisson with or without leave-one-out, or multinomial on held-out text.")  # fmt: skip
 @click.option("--optimiser", type=click.Choice(["adagrad", "sgd"]), default="adagrad", show_default=True)
 @click.option("--rate", type=float,
-              help="Learning rate.  [default: 0.1 for adagrad, 0.002 for sgd; 0.1 for hsme, 0.001 for rnn, 0.002 for "
+              help="Learning rate.  [default: 0.1 for adagrad, 0.002 for sgd; 0.3 for hsme, 0.001 for rnn, 0.002 for "
                    "lstm]")  # fmt: skip
 @click.option("--accumulator", type=float, default=1.0, show_default=True,
               help="What AdaGrad's sums of squares start at.")  # fmt: skip
@@ -143,7 +143,7 @@ def _print_perplexity(report: PerplexityReport) -> None:
                    "1500th of the text, 256 to 32768]")  # fmt: skip
 @click.option("--passes", type=Number(0),
               help="Most passes over the events; 0 leaves what training begins at: relative frequencies, a network's "
-                   "random weights.  [default: 1; 2 for hsme, 10 for rnn]")  # fmt: skip
+                   "random weights.  [default: 1, for rnn 10]")  # fmt: skip
 @click.option("--events", type=Number(1),
               help="Learn the adjustment from about this many events, drawn by sentence.  "
                    "[default: what has 2^29 features]")  # fmt: skip

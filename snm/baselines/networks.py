@@ -58,7 +58,7 @@ class Network(nn.Module):
         if tree is not None:
             starts, steps = tree.paths()
             self.path_starts, self.path_steps = self._tensor(starts), self._tensor(steps.astype(np.int64))
-            self.starts = self._empty(len(tree))
+            self.starts = self._empty(len(tree)).requires_grad_(shape.hidden > 0)
             if shape.hidden:
                 self.nodes = self._empty(len(tree), shape.hidden)
             if shape.order:
@@ -144,7 +144,7 @@ class Network(nn.Module):
     def _tree_loss(self, targets: Tensor, states: Tensor | None, features: Features | None) -> Tensor:
         steps, events = self.ways(targets)
         node, side = steps >> 1, steps & 1
-        scores = self.starts[node]
+        scores = self.starts.index_select(0, node)  # whose gradient adds up without sorting, as that of [] does not
         if states is not None:
             scores = scores + self._node_scores(node, events, states)
         if features is not None:
@@ -166,7 +166,7 @@ class Network(nn.Module):
         """Products of nodes' vectors with states: of the frequent nodes all, of the others those asked for."""
         dense = min(DENSE_NODES, len(self.nodes))
         all_of = F.linear(states, self.nodes[:dense])
-        scores = all_of.reshape(-1)[events * dense + node.clamp(max=dense - 1)].float()
+        scores = all_of.reshape(-1).index_select(0, events * dense + node.clamp(max=dense - 1)).float()
         if dense == len(self.nodes):
             return scores
         rare = torch.nonzero(node >= dense)[:, 0]
@@ -194,8 +194,8 @@ class Network(nn.Module):
 def _drop(x: Tensor, dropout: float, random: torch.Generator | None) -> Tensor:
     if not dropout:
         return x
-    kept = torch.rand(x.shape, generator=random, device=x.device, dtype=torch.float32) >= dropout
-    return x * kept / (1 - dropout)
+    kept = torch.empty(x.shape, dtype=x.dtype, device=x.device).bernoulli_(1 - dropout, generator=random)
+    return x * kept.div_(1 - dropout)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -224,17 +224,15 @@ def _mix64(x: Tensor) -> Tensor:
 def hash_contexts(inputs: Tensor, order: int) -> Tensor:
     """After every word of sentences, the hash of the contexts of 0, 1, 2 … words; 0 where there is none. (…, order)"""
     words = _mix64(inputs + 1)
-    chain = torch.zeros_like(words)
-    found = []
-    for a in range(order):
-        if a:
-            earlier = F.pad(words, (a - 1, 0))[:, : words.shape[1]]
-            chain = (chain ^ earlier) * _STEP
-            chain = chain ^ _shift(chain, 32)
-        salt = _mix64(torch.tensor(a + 1, device=inputs.device))
-        found.append(_mix64(chain ^ salt) | 1)
-        found[-1][:, : max(0, a - 1)] = 0
-    return torch.stack(found, -1)
+    chains = [torch.zeros_like(words)]
+    for a in range(1, order):
+        earlier = F.pad(words, (a - 1, 0))[:, : words.shape[1]]
+        chain = (chains[-1] ^ earlier) * _STEP
+        chains.append(chain ^ _shift(chain, 32))
+    length = torch.arange(order, device=inputs.device)
+    hashes = _mix64(torch.stack(chains, -1) ^ _mix64(length + 1)) | 1
+    before = torch.arange(words.shape[1], device=inputs.device)[:, None] + 1
+    return torch.where(length <= before, hashes, 0)
 
 
 class Features:

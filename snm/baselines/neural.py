@@ -19,6 +19,8 @@ import numpy as np
 
 from snm import parallel, storage
 from snm.baselines.tree import Tree
+from snm.classes import CLASSES, FREQUENT, learn_classes
+from snm.classes import PASSES as CLASS_PASSES
 from snm.corpus import Text
 from snm.errors import FormatError, MissingExtra, SettingsError
 from snm.model import LanguageModel
@@ -34,10 +36,10 @@ CELLS = ("rnn", "lstm")
 OUTPUTS = ("tree", "adaptive")
 DEVICES = ("auto", "cpu", "cuda")
 ORDERS = {"hsme": 5, "rnn": 9}  # the benchmark's
-PASSES = {"hsme": 2, "rnn": 10}
+PASSES = {"hsme": 1, "rnn": 10}
 FEATURE_PASSES = 1  # of an RNN's: in more they would learn the text by heart, and leave the layer nothing to learn
 RATES = {"rnn": 0.001, "lstm": 0.002}  # of Adam
-FEATURE_RATE = 0.1  # of AdaGrad
+FEATURE_RATE = 0.3  # of AdaGrad
 LARGEST_EMBEDDING = 512
 STEPS_A_PASS = 1500
 BATCHES = 256, 32768  # events a step, at least and at most
@@ -128,7 +130,7 @@ def train(
     """
     from snm.baselines.fitting import Checkpoint, Fit
 
-    network, tree = make_network(model, how, order, seed, text, vocabulary)
+    network, tree = make_network(model, how, order, seed, text, vocabulary, progress)
     size = sum(array.size for _, array in network.arrays())
     settings = fit_settings(model, how, seed, text.events)
     notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
@@ -155,14 +157,19 @@ def train(
 
 
 def make_network(
-    model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary
-) -> tuple[Network, Tree | None]:
+    model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary,
+    progress: Progress = silent,
+) -> tuple[Network, Tree | None]:  # fmt: skip
     """A network before training, and its tree where it has one."""
     from snm.baselines.networks import Network
 
     shape = _shape(model, how, order, text, vocabulary)
     counts = np.bincount(text.tokens, minlength=len(vocabulary))
-    tree, odds = Tree.build(counts, vocabulary.never_a_target) if shape.softmax == "tree" else (None, None)
+    tree, odds = None, None
+    if shape.softmax == "tree":
+        with progress("word classes", CLASS_PASSES * min(len(vocabulary), FREQUENT)) as bar:
+            classes = learn_classes(text, len(vocabulary), CLASSES, seed, bar)
+        tree, odds = Tree.build(counts, classes, vocabulary.never_a_target)
     network = Network(shape, tree, choose_device(how.device))
     network.start(counts, odds, seed)
     return network, tree

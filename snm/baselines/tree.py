@@ -2,12 +2,13 @@
 
 P(w | h) is the product, over the inner nodes on the way from the root to w, of the probability of turning there to the
 side of w: a logistic function of the node's score after h. Whatever the scores, the probabilities of all words sum
-to one, and a word costs as many scores as it has bits in Huffman's code.
+to one, and a frequent word costs few scores.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +20,7 @@ HASH_STEP = 0x9E3779B97F4A7C15  # multiplier of a node's number in the hash of a
 
 @dataclass(frozen=True)
 class Tree:
-    """Huffman's tree. Inner nodes are numbered by falling count, so that the root is 0 and parents precede children.
+    """Inner nodes are numbered by falling count, so that the root is 0 and parents precede children.
 
     `word_up` and `node_up` hold of every word and node 2 * parent + side; `NO_LEAF` for words that are never a target
     and for the root.
@@ -32,27 +33,36 @@ class Tree:
         return len(self.node_up)
 
     @classmethod
-    def build(cls, counts: np.ndarray, never_a_target: int) -> tuple[Tree, np.ndarray]:
+    def build(cls, counts: np.ndarray, classes: np.ndarray, never_a_target: int) -> tuple[Tree, np.ndarray]:
         """The tree of words with these counts, and of every node the log odds of its side 1. (nodes,) float32
 
-        A word that was not seen counts once.
+        Words of one class are below one node: Huffman's trees of the classes' words hang from Huffman's tree of the
+        classes. A word that was not seen counts once.
         """
         leaves = np.setdiff1d(np.arange(len(counts)), [BEGIN, never_a_target])
-        leaves = leaves[np.argsort(counts[leaves], kind="stable")]
-        children, sums = _merge(np.maximum(counts[leaves], 1).tolist())
+        leaves = leaves[np.lexsort((np.maximum(counts[leaves], 1), classes[leaves]))]
+        weights = np.maximum(counts[leaves], 1)
+        bounds = [0, *(np.flatnonzero(np.diff(classes[leaves])) + 1).tolist(), len(leaves)]
+        merges = _Merges(weights.tolist())
+        tops = [merges.merge(list(range(a, b))) for a, b in pairwise(bounds)]
+        merges.merge(sorted(tops, key=lambda top: merges.counts[top]))
+        return cls._number(merges, leaves, len(counts))
+
+    @classmethod
+    def _number(cls, merges: _Merges, leaves: np.ndarray, words: int) -> tuple[Tree, np.ndarray]:
+        sums = np.array(merges.counts[len(leaves) :])
         # by falling count: a parent counts more than either child, so that it comes first
         rank = np.empty(len(sums), np.int64)
-        rank[np.argsort(-np.array(sums), kind="stable")] = np.arange(len(sums))
-        word_up, node_up = np.full(len(counts), NO_LEAF, np.int32), np.full(len(sums), NO_LEAF, np.int32)
+        rank[np.argsort(-sums, kind="stable")] = np.arange(len(sums))
+        word_up, node_up = np.full(words, NO_LEAF, np.int32), np.full(len(sums), NO_LEAF, np.int32)
+        pairs, counts = np.array(merges.pairs), np.array(merges.counts)
+        for side in range(2):
+            child, up = pairs[:, side], 2 * rank + side
+            leaf = child < len(leaves)
+            word_up[leaves[child[leaf]]] = up[leaf]
+            node_up[rank[child[~leaf] - len(leaves)]] = up[~leaf]
         odds = np.empty(len(sums), np.float32)
-        for node, (pair, weights) in enumerate(children):
-            for side, child in enumerate(pair):
-                up = 2 * rank[node] + side
-                if child < len(leaves):
-                    word_up[leaves[child]] = up
-                else:
-                    node_up[rank[child - len(leaves)]] = up
-            odds[rank[node]] = np.log(weights[1] / weights[0])
+        odds[rank] = np.log(counts[pairs[:, 1]] / counts[pairs[:, 0]])
         return cls(word_up, node_up), odds
 
     def paths(self) -> tuple[np.ndarray, np.ndarray]:
@@ -71,28 +81,29 @@ class Tree:
         return starts, np.concatenate(levels)[order]
 
 
-Merges = list[tuple[tuple[int, int], tuple[int, int]]]
+class _Merges:
+    """Huffman's algorithm. Things are numbered leaves first, then inner nodes in the order they are made."""
 
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = counts
+        self.pairs: list[tuple[int, int]] = []
 
-def _merge(counts: list[int]) -> tuple[Merges, list[int]]:
-    """Huffman's algorithm on rising counts: of every inner node its children and their counts, and its own count.
-
-    Children are numbered leaves first, then inner nodes in the order they are made, which is by rising count.
-    """
-    made: Merges = []
-    sums: list[int] = []
-    leaf = inner = 0
-    while leaf + inner < len(counts) + len(sums) - 1:
-        pair, weights = [], []
-        for _ in range(2):
-            if inner >= len(sums) or (leaf < len(counts) and counts[leaf] <= sums[inner]):
-                pair.append(leaf)
-                weights.append(counts[leaf])
-                leaf += 1
-            else:
-                pair.append(len(counts) + inner)
-                weights.append(sums[inner])
-                inner += 1
-        made.append(((pair[0], pair[1]), (weights[0], weights[1])))
-        sums.append(weights[0] + weights[1])
-    return made, sums
+    def merge(self, things: list[int]) -> int:
+        """Put things of rising counts below one node; its number."""
+        made: list[int] = []  # by rising count too, so that the least is at the front of one of the two
+        thing = inner = 0
+        while thing + inner < len(things) + len(made) - 1:
+            pair = []
+            for _ in range(2):
+                if inner >= len(made) or (
+                    thing < len(things) and self.counts[things[thing]] <= self.counts[made[inner]]
+                ):
+                    pair.append(things[thing])
+                    thing += 1
+                else:
+                    pair.append(made[inner])
+                    inner += 1
+            made.append(len(self.counts))
+            self.pairs.append((pair[0], pair[1]))
+            self.counts.append(self.counts[pair[0]] + self.counts[pair[1]])
+        return made[-1] if made else things[0]
