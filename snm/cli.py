@@ -600,6 +600,8 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
 @click.option("--prune", type=Number(1), default=1, show_default=True,
               help="Leave features out of SNM that were seen less often, short n-grams aside.")  # fmt: skip
 @click.option("--events", type=Number(1), default=1 << 32, help="Train SNM on about so many events.  [default: all]")
+@click.option("--take", multiple=True, metavar="FOLDER",
+              help="Take models that are missing from the results of another run, such as one on a GPU.")  # fmt: skip
 @click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
 @click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for counting.")
 @threads_option
@@ -611,6 +613,7 @@ def reproduce(
     output: str,
     prune: int,
     events: int,
+    take: tuple[str, ...],
     keep_models: bool,
     memory: int,
     threads: int | None,
@@ -619,18 +622,21 @@ def reproduce(
     """The paper's tables on a corpus: table1, table2, table3, ablations.
 
     What is missing is trained; mixture weights are found on the valid text, perplexities are the test text's. Each
-    table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot.
+    table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot; with
+    table3 there is a plot of perplexity against words scored a second on one core, too.
 
     SNM is the paper's here, nothing pruned and all events looked at; where a text is too large for that, --prune and
     --events say how far to depart from it.
     """
     from snm.errors import MissingExtra
-    from snm.reproduce import Workspace, markdown, plot
+    from snm.reproduce import Workspace, markdown, plot, plot_frontier
 
     folder, say = Path(output), notify(False)
     work = Workspace(
         folder, Path(corpus), _threads(threads), memory, keep_models, shard, prune, events, progress_bar, say
     )
+    for other in take:
+        work.take(Path(other))
     for name in tables:
         rows = work.table(name)
         text = markdown(name, work.corpus.name + work.limits, rows)
@@ -641,6 +647,8 @@ def reproduce(
         _print_json({"table": name, "rows": rows}) if as_json else click.echo(text)
         try:
             plot(name, work.corpus.name, rows, folder / f"{name}.png")
+            if name == "table3":
+                plot_frontier(work.corpus.name, rows, folder / f"{name}-frontier.png")
         except MissingExtra as error:
             say(f"no plot: {error}")
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_a_tree_has_a_way_to_every_word(counts: list[int], classes: int, closed:
     tree, odds = Tree.build(np.array(counts), np.arange(len(counts)) % classes, never)
     assert len(tree) == len(odds) == len(counts) - 2 - closed
     starts, steps = tree.paths()
-    ways = {tuple(steps[a:b]) for a, b in zip(starts, starts[1:], strict=False)} - {()}
+    ways = {tuple(steps[a:b]) for a, b in pairwise(starts)} - {()}
     assert len(ways) == len(tree) + 1, "no two words have one way"
     assert sum(2.0 ** -len(way) for way in ways) == 1
     assert (tree.node_up[1:] >> 1 < np.arange(1, len(tree))).all(), "parents precede children"
@@ -141,7 +142,7 @@ def test_a_tree_of_one_class_is_huffmans() -> None:
 def test_words_of_a_class_share_a_node() -> None:
     counts, classes = np.array([0, 1, 2, 30, 5, 29, 6]), np.array([0, 0, 0, 1, 1, 2, 2])
     starts, steps = Tree.build(counts, classes, BEGIN)[0].paths()
-    ways = [[step >> 1 for step in steps[a:b]] for a, b in zip(starts, starts[1:], strict=False)]
+    ways = [[step >> 1 for step in steps[a:b]] for a, b in pairwise(starts)]
     assert ways[3][0] == ways[4][0] != ways[5][0] == ways[6][0]
 
 
