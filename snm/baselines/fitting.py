@@ -33,6 +33,7 @@ WARM_UP = 0.02  # of all steps, in which the rate rises
 CLIP = 1.0  # largest norm of a gradient
 SQUARES = 1.0  # what AdaGrad's sums of squares start at
 PATIENCE = 2  # passes in a row without a gain on held-out text that end training
+SCALE_STEPS = 20  # of L-BFGS
 SCORED = 1 << 15  # tokens scored at a time
 
 
@@ -130,13 +131,17 @@ class Fit:
         return self.report
 
     def _in_vain(self) -> bool:
-        alone = self.how.passes - self.how.feature_passes  # features are yet to come: they are waited for
-        return self.report.passes >= self.report.best_pass + PATIENCE and self.report.passes > alone
+        alone = self.how.passes - self.how.feature_passes
+        if self.network.table is not None and self.report.passes <= alone:
+            return False  # the features are yet to come
+        return self.report.passes >= self.report.best_pass + PATIENCE
 
     def _end_pass(self, loss: float) -> None:
         r = self.report
         r.passes, r.steps, r.loss = r.passes + 1, 0, 0.0
         r.losses.append(loss)
+        if self._features_in(r.passes - 1):
+            fit_scales(self.network, self.dev.tokens)
         p = score(self.network, self.dev.tokens, self._features_in(r.passes - 1))
         predicted = ~np.isin(self.dev.tokens, (BEGIN, self.network.shape.never_a_target))
         with np.errstate(divide="ignore"):
@@ -153,8 +158,7 @@ class Fit:
             weights[name].copy_(value)
 
     def _weights(self) -> dict[str, Tensor]:
-        tables = {} if self.network.table is None else {"table": self.network.table}
-        return {**{name: p.detach() for name, p in self.network.named_parameters()}, **tables}
+        return {**{name: p.detach() for name, p in self.network.named_parameters()}, **self.network.tables()}
 
     def _features_in(self, number: int) -> bool:
         return self.network.table is not None and number >= self.how.passes - self.how.feature_passes
@@ -250,6 +254,38 @@ def score(network: Network, tokens: np.ndarray, features: bool) -> np.ndarray:
             there = targets.reshape(-1) >= 0
             out[places.reshape(-1)[there]] = torch.exp(-losses[there])
     return out.cpu().numpy()
+
+
+def fit_scales(network: Network, tokens: np.ndarray) -> None:
+    """Find the scales of the features of every order that are best on held-out text.
+
+    The weights of long contexts are learned from few events each and say too much; how much too much, their own text
+    does not tell. It is a logistic regression with as many parameters as there are orders.
+    """
+    whole = torch.from_numpy(tokens.astype(np.int32)).to(network.device)
+    signs, scores, weights = [], [], []
+    with torch.no_grad():
+        for part in group(cut(tokens, len(tokens)), SCORED, None):
+            inputs, targets = take(whole, part, network.shape.never_a_target)
+            states = network.states(inputs)
+            flat = None if states is None else states.reshape(-1, network.shape.hidden)
+            features = Features(network, inputs, fixed=True)
+            side, _, score, brought = network.decisions(targets.reshape(-1), flat, features)
+            signs.append(2 * side - 1)
+            scores.append(score)
+            weights.append(brought)
+    sign, score, brought = torch.cat(signs), torch.cat(scores), torch.cat(weights)
+    scales = torch.full((network.shape.order,), 0.5, device=network.device, requires_grad=True)
+    optimiser = torch.optim.LBFGS([scales], max_iter=SCALE_STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        found = torch.nn.functional.softplus(-sign * (score + brought @ scales)).mean()
+        found.backward()
+        return found
+
+    optimiser.step(loss)
+    network.scales.copy_(scales.detach())
 
 
 class Checkpoint:

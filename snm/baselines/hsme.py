@@ -21,7 +21,7 @@ class TreeOutput:
         table = arrays["table"]
         shift = np.uint64(64 - (len(table) - 1).bit_length())
         vectors = arrays.get("nodes", np.zeros((len(self.tree), 0), np.float32))
-        self.weights = table, shift, arrays["starts"], vectors
+        self.weights = table, shift, arrays["scales"], arrays["starts"], vectors
 
     def _hashes(self, tokens: np.ndarray) -> np.ndarray:
         from snm.kernels import tree

@@ -44,7 +44,7 @@ class Shape:
 
 
 class Network(nn.Module):
-    """All that Adam trains, and the table of feature weights, which AdaGrad does."""
+    """All that Adam trains, the table of feature weights, which AdaGrad does, and their scales, learned last."""
 
     def __init__(self, shape: Shape, tree: Tree | None, device: str) -> None:
         super().__init__()
@@ -63,6 +63,7 @@ class Network(nn.Module):
                 self.nodes = self._empty(len(tree), shape.hidden)
             if shape.order:
                 self.table = torch.zeros(shape.slots, device=self.device)
+                self.scales = torch.ones(shape.order, device=self.device)
         else:
             self.projection = self._empty(shape.embedding, shape.hidden)
             self.biases = self._empty(shape.words)
@@ -142,15 +143,23 @@ class Network(nn.Module):
         return loss
 
     def _tree_loss(self, targets: Tensor, states: Tensor | None, features: Features | None) -> Tensor:
+        side, events, scores, brought = self.decisions(targets, states, features)
+        if features is not None and brought is not None:
+            scores = scores + features.sum_up(brought)
+        losses = F.softplus(torch.where(side > 0, -scores, scores))
+        return torch.zeros(len(targets), device=self.device).index_add(0, events, losses)
+
+    def decisions(
+        self, targets: Tensor, states: Tensor | None, features: Features | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Of every node on the targets' ways: the side taken, which target's it is, its score, and, apart, what each
+        feature brings to that. (nodes,) three times, (nodes, order)"""
         steps, events = self.ways(targets)
         node, side = steps >> 1, steps & 1
         scores = self.starts.index_select(0, node)  # whose gradient adds up without sorting, as that of [] does not
         if states is not None:
             scores = scores + self._node_scores(node, events, states)
-        if features is not None:
-            scores = scores + features.sum_up(node, events)
-        losses = F.softplus(torch.where(side > 0, -scores, scores))
-        return torch.zeros(len(targets), device=self.device).index_add(0, events, losses)
+        return side, events, scores, None if features is None else features.weights(node, events)
 
     def ways(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The steps of all targets' ways up the tree, and which target each is of; none for a target below 0."""
@@ -179,16 +188,17 @@ class Network(nn.Module):
         """Every array of the model, and its name."""
         for name, p in self.named_parameters():
             yield name, p.detach().cpu().numpy()
-        if self.table is not None:
-            yield "table", self.table.cpu().numpy()
+        for name, tensor in self.tables().items():
+            yield name, tensor.cpu().numpy()
 
     def fill(self, arrays: dict[str, np.ndarray]) -> None:
         """The reverse."""
-        with torch.no_grad():
-            for name, p in self.named_parameters():
-                p.copy_(torch.from_numpy(np.array(arrays[name])))
-            if self.table is not None:
-                self.table.copy_(torch.from_numpy(np.array(arrays["table"])))
+        for name, tensor in {**dict(self.named_parameters()), **self.tables()}.items():
+            tensor.detach().copy_(torch.from_numpy(np.array(arrays[name])))
+
+    def tables(self) -> dict[str, Tensor]:
+        """What autograd does not see."""
+        return {} if self.table is None else {"table": self.table, "scales": self.scales}
 
 
 def _drop(x: Tensor, dropout: float, random: torch.Generator | None) -> Tensor:
@@ -236,24 +246,31 @@ def hash_contexts(inputs: Tensor, order: int) -> Tensor:
 
 
 class Features:
-    """A batch's hashed features: their part of the scores, and AdaGrad's step when the gradient of that is known."""
+    """A batch's hashed features: their part of the scores, and AdaGrad's step when the gradient of that is known.
+
+    While the weights are trained (`fixed` is False) the scales are left out.
+    """
 
     def __init__(self, network: Network, inputs: Tensor, fixed: bool = False) -> None:
         assert network.table is not None
-        self.table, self.fixed = network.table, fixed
+        self.table, self.scales, self.fixed = network.table, network.scales, fixed
         self.shift = 64 - (len(network.table) - 1).bit_length()
         self.hashes = hash_contexts(inputs, network.shape.order).reshape(-1, network.shape.order)
         self.sums: Tensor | None = None
 
-    def sum_up(self, node: Tensor, events: Tensor) -> Tensor:
-        """The features' part of the scores of nodes. (steps,)"""
+    def weights(self, node: Tensor, events: Tensor) -> Tensor:
+        """What every feature brings to the scores of nodes. (nodes, order)"""
         hashes = self.hashes[events]
         self.there = hashes != 0
         self.slots = _shift(hashes + (node * _STEP)[:, None], self.shift)
-        sums = (self.table[self.slots] * self.there).sum(1)
-        if not self.fixed:
-            self.sums = sums.requires_grad_()
-        return sums
+        return self.table[self.slots] * self.there
+
+    def sum_up(self, weights: Tensor) -> Tensor:
+        """The features' part of the scores. (nodes,)"""
+        if self.fixed:
+            return weights @ self.scales
+        self.sums = weights.sum(1).requires_grad_()
+        return self.sums
 
     def step(self, rate: float, scale: float, gradient: Tensor, squares: Tensor) -> None:
         """A step of AdaGrad by the whole batch's gradient; `gradient` is a table of zeros, and is again after it."""

@@ -40,12 +40,12 @@ def _dot(a, b):
 
 
 @njit(nogil=True, cache=True)
-def _score(node, hashes, table, shift, starts, vectors, hidden):
+def _score(node, hashes, table, shift, scales, starts, vectors, hidden):
     """The log odds of side 1 of a node."""
     score = np.float64(starts[node]) + _dot(vectors[node], hidden)
     for a in range(len(hashes)):
         if hashes[a]:
-            score += table[(hashes[a] + np.uint64(node) * _STEP) >> shift]
+            score += scales[a] * table[(hashes[a] + np.uint64(node) * _STEP) >> shift]
     return score
 
 
@@ -55,7 +55,7 @@ def _log_sigmoid(x):
 
 
 @njit(nogil=True, cache=True)
-def score_words(words, hashes, table, shift, starts, vectors, hidden, word_up, node_up, out):
+def score_words(words, hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
     """P(words[k]) after the context of hashes[k] and the state hidden[k]; 0 of words without a leaf."""
     for k in range(len(words)):
         up = word_up[words[k]]
@@ -65,18 +65,18 @@ def score_words(words, hashes, table, shift, starts, vectors, hidden, word_up, n
         log = 0.0
         while up >= 0:
             node = up >> 1
-            score = _score(node, hashes[k], table, shift, starts, vectors, hidden[k])
+            score = _score(node, hashes[k], table, shift, scales, starts, vectors, hidden[k])
             log += _log_sigmoid(score if up & 1 else -score)
             up = node_up[node]
         out[k] = math.exp(log)
 
 
 @njit(nogil=True, cache=True)
-def score_all(hashes, table, shift, starts, vectors, hidden, word_up, node_up, out):
+def score_all(hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
     """P(w) of every word after one context."""
     logs = np.empty((len(node_up), 2), np.float64)
     for node in range(len(node_up)):
-        score = _score(node, hashes, table, shift, starts, vectors, hidden)
+        score = _score(node, hashes, table, shift, scales, starts, vectors, hidden)
         above = logs[node_up[node] >> 1, node_up[node] & 1] if node else 0.0
         logs[node, 0], logs[node, 1] = above + _log_sigmoid(-score), above + _log_sigmoid(score)
     for word in range(len(word_up)):
