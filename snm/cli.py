@@ -143,7 +143,7 @@ def _print_perplexity(report: PerplexityReport) -> None:
                    "1500th of the text, 256 to 32768]")  # fmt: skip
 @click.option("--passes", type=Number(0),
               help="Most passes over the events; 0 leaves what training begins at: relative frequencies, a network's "
-                   "random weights.  [default: 1, for rnn 10]")  # fmt: skip
+                   "random weights.  [default: 1; 2 for hsme, 6 for rnn]")  # fmt: skip
 @click.option("--events", type=Number(1),
               help="Learn the adjustment from about this many events, drawn by sentence.  "
                    "[default: what has 2^29 features]")  # fmt: skip

@@ -193,12 +193,13 @@ class Workspace:
             figures = json.loads((folder / "figures.json").read_text())
         except (OSError, ValueError) as error:
             raise InputError(f"{folder}: no results to take ({error}); expected a folder of snm reproduce") from error
-        if figures.get("corpus") != self.figures["corpus"]:
-            raise SettingsError(
-                f"{folder} holds results of {figures.get('corpus')}, not of {self.figures['corpus']}; "
-                f"they do not compare"
-            )
+        theirs, ours = figures.pop("corpus", ""), self.figures["corpus"]
+        if theirs.split(", ")[:2] != ours.split(", ")[:2]:
+            raise SettingsError(f"{folder} holds results of {theirs}, not of {ours}; they do not compare")
         for name in sorted(figures.keys() - self.figures.keys()):
+            if theirs != ours and settings_of(name).get("model", "snm") == "snm":
+                self.notify(f"not taken from {folder}: {name}, which was trained with other --prune and --events")
+                continue
             for part in PARTS:
                 shutil.copyfile(folder / f"{name}.{part}.npy", self.folder / f"{name}.{part}.npy")
             self.figures[name] = figures[name]

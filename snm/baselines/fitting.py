@@ -105,9 +105,8 @@ class Fit:
         parameters = list(network.parameters()) if network.shape.hidden else []
         self.adam = torch.optim.Adam(parameters, how.rate, fused=network.device.type == "cuda") if parameters else None
         self.parameters = parameters
-        table = network.table
-        self.squares = None if table is None else torch.full_like(table, SQUARES)
-        self.gradient = None if table is None else torch.zeros_like(table)
+        self.squares: Tensor | None = None  # AdaGrad's, and its gradient: as large as the table, so made when needed
+        self.gradient: Tensor | None = None
 
     def run(self, save: Callable[[], None] = lambda: None, every: float = math.inf) -> FitReport:
         """All passes that are left; `save` is called at least `every` seconds apart."""
@@ -163,6 +162,16 @@ class Fit:
     def _features_in(self, number: int) -> bool:
         return self.network.table is not None and number >= self.how.passes - self.how.feature_passes
 
+    def _adagrad(self) -> tuple[Tensor, Tensor]:
+        """A table of zeros for gradients, and the sums of their squares."""
+        table = self.network.table
+        assert table is not None
+        if self.gradient is None:
+            self.gradient = torch.zeros_like(table)
+        if self.squares is None:
+            self.squares = torch.full_like(table, SQUARES)
+        return self.gradient, self.squares
+
     def _step(self, part: Piece, number: int, step: int, steps: int) -> Tensor:
         """A step of both optimisers; the summed loss before it."""
         how, network = self.how, self.network
@@ -178,8 +187,8 @@ class Fit:
             torch.nn.utils.clip_grad_norm_(self.parameters, CLIP)
             self.adam.param_groups[0]["lr"] = how.rate * _slope((number + step / steps) / how.passes)
             self.adam.step()
-        if features is not None and self.gradient is not None and self.squares is not None:
-            features.step(how.feature_rate, float(part.lengths.sum()), self.gradient, self.squares)
+        if features is not None:
+            features.step(how.feature_rate, float(part.lengths.sum()), *self._adagrad())
         self.network.zero_grad(set_to_none=True)
         return total.detach().double()
 
@@ -209,8 +218,7 @@ class Fit:
                 self.adam.state[p] = {key: tensors[f"adam.{name}.{key}"] for key in keys}
                 if self.network.device.type == "cpu":
                     self.adam.state[p]["step"] = self.adam.state[p]["step"].cpu()
-        if self.squares is not None:
-            self.squares.copy_(tensors["squares"])
+        self.squares = tensors.get("squares")
 
 
 def _seed(*numbers: int) -> int:
@@ -243,7 +251,7 @@ def score(network: Network, tokens: np.ndarray, features: bool) -> np.ndarray:
     """P of every token after those before it in its sentence; 0 of `<S>` and of words without a leaf. (tokens,)"""
     whole = torch.from_numpy(tokens.astype(np.int32)).to(network.device)
     out = torch.zeros(len(tokens), dtype=torch.float64, device=network.device)
-    with torch.no_grad():
+    with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):  # as exact as on a CPU
         for part in group(cut(tokens, len(tokens)), SCORED, None):
             inputs, targets = take(whole, part, network.shape.never_a_target)
             states = network.states(inputs)
