@@ -46,7 +46,7 @@ BATCHES = 256, 32768  # events a step, at least and at most
 SLOTS_A_TOKEN = {"hsme": 8, "rnn": 16}  # of the table of feature weights; the benchmark's models have 8 and 25
 SLOTS = 1 << 16, 1 << 30
 LITTLE_TEXT = 10_000_000  # tokens
-ROWS = 16
+ROWS = 32
 """Sentences that are scored side by side. A matrix product always has this many rows, whatever there is to
 score, so that a sentence's score does not depend on what else is scored: other shapes round differently."""
 SENTENCES = 1024  # scored at a time where there is no layer

@@ -68,35 +68,34 @@ class SoftmaxOutput:
         self.edges = np.cumsum([0, *(len(part) for part in self.vectors)]).tolist()
         self.projection = np.ascontiguousarray(arrays["projection"].T)
         self.biases, parts = arrays["biases"], arrays["parts"]
-        first = self.edges[1]
-        self.head = self.vectors[0].T, np.ascontiguousarray(parts[:, :-1].T)
-        self.head_bias = np.concatenate([self.biases[:first], parts[:, -1]])
+        self.head = np.concatenate([self.vectors[0], parts[:, :-1]]).T.copy()
+        self.head_bias = np.concatenate([self.biases[: self.edges[1]], parts[:, -1]])
         self.head_bias[[BEGIN, shape["never_a_target"]]] = -np.inf
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
         out = np.empty(len(tokens), np.float64)
         z = _product(states, self.projection)
-        parts = np.searchsorted(self.edges, tokens, "right") - 1
+        part_of = np.searchsorted(self.edges, tokens, "right") - 1
+        columns = np.where(part_of > 0, self.edges[1] + part_of - 1, tokens)
         for rows in _tiles(np.arange(len(tokens))):
-            logs = self._head(z[rows])
-            column = np.where(parts[rows] > 0, self.edges[1] + parts[rows] - 1, tokens[rows])
-            out[rows] = logs[np.arange(len(rows)), column]
+            out[rows] = _log_softmax(self._head(z[rows]), columns[rows])
         for i in range(1, len(self.vectors)):
-            for rows in _tiles(np.flatnonzero(parts == i)):
-                out[rows] += self._tail(i, z[rows])[np.arange(len(rows)), tokens[rows] - self.edges[i]]
+            for rows in _tiles(np.flatnonzero(part_of == i)):
+                out[rows] += _log_softmax(self._tail(i, z[rows]), tokens[rows] - self.edges[i])
         return np.exp(out)
 
     def _head(self, z: np.ndarray) -> np.ndarray:
-        return _log_softmax(np.hstack([_product(z, part) for part in self.head]) + self.head_bias)
+        """Scores of the frequent words, then of the bands of rarer ones. (rows, words and bands)"""
+        return _product(z, self.head) + self.head_bias
 
     def _tail(self, i: int, z: np.ndarray) -> np.ndarray:
-        return _log_softmax(_product(z, self.vectors[i].T) + self.biases[self.edges[i] : self.edges[i + 1]])
+        return _product(z, self.vectors[i].T) + self.biases[self.edges[i] : self.edges[i + 1]]
 
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
         z = _product(state[None], self.projection)
-        head = self._head(z)[0]
+        head = _log_softmax(self._head(z))[0]
         first = self.edges[1]
-        tails = [head[first + i - 1] + self._tail(i, z)[0] for i in range(1, len(self.vectors))]
+        tails = [head[first + i - 1] + _log_softmax(self._tail(i, z))[0] for i in range(1, len(self.vectors))]
         p: np.ndarray = np.exp(np.concatenate([head[:first], *tails]))
         return p
 
@@ -118,9 +117,14 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return made
 
 
-def _log_softmax(scores: np.ndarray) -> np.ndarray:
-    """In double precision, so that the exponentials of a row sum to one. (rows, n) float64"""
-    scores = scores.astype(np.float64)
-    scores -= scores.max(axis=1, keepdims=True)
-    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    return scores
+def _log_softmax(scores: np.ndarray, columns: np.ndarray | None = None) -> np.ndarray:
+    """log P from scores: of one column of every row, (rows,), or of all, (rows, n). float64
+
+    Exponentials are added up in double precision, so that probabilities sum to one.
+    """
+    largest = scores.max(axis=1)
+    sums = np.log(np.exp(scores - largest[:, None]).sum(axis=1, dtype=np.float64)) + largest
+    if columns is None:
+        return scores - sums[:, None]
+    chosen: np.ndarray = scores[np.arange(len(scores)), columns] - sums
+    return chosen
