@@ -170,6 +170,7 @@ def test_the_gradient_of_the_features_is_the_losss() -> None:
     text = random_text(5, 30, 12)
     network, _ = neural.make_network("hsme", SMALL, 3, 1, text, vocabulary_of(14))
     table = network.table
+    assert table is not None
     table.normal_(generator=torch.Generator().manual_seed(1))
     inputs, targets = take(torch.from_numpy(text.tokens.astype(np.int32)), cut(text.tokens, 50), BEGIN)
 

@@ -232,7 +232,9 @@ def _slope(done: float) -> float:
 
 
 def _autocast(network: Network) -> AbstractContextManager[Any]:
-    return torch.autocast(network.device.type, torch.bfloat16, enabled=network.device.type == "cuda")
+    kind = network.device.type
+    made: AbstractContextManager[Any] = torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
+    return made
 
 
 def take(tokens: Tensor, part: Piece, never_a_target: int) -> tuple[Tensor, Tensor]:
@@ -255,13 +257,14 @@ def score(network: Network, tokens: np.ndarray, features: bool) -> np.ndarray:
         for part in group(cut(tokens, len(tokens)), SCORED, None):
             inputs, targets = take(whole, part, network.shape.never_a_target)
             states = network.states(inputs)
-            found = Features(network, inputs, fixed=True) if features else None
-            losses = network.loss(inputs, targets, states, found).double()
+            hashed = Features(network, inputs, fixed=True) if features else None
+            losses = network.loss(inputs, targets, states, hashed).double()
             places = torch.from_numpy(part.starts).to(network.device)[:, None] + 1
             places = places + torch.arange(inputs.shape[1], device=network.device)
             there = targets.reshape(-1) >= 0
             out[places.reshape(-1)[there]] = torch.exp(-losses[there])
-    return out.cpu().numpy()
+    p: np.ndarray = out.cpu().numpy()
+    return p
 
 
 def fit_scales(network: Network, tokens: np.ndarray) -> None:

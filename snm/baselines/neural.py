@@ -135,7 +135,7 @@ def train(
     settings = fit_settings(model, how, seed, text.events)
     notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
     fit = Fit(network, text, dev, settings, progress)
-    run = {"text": hashlib.sha256(text.tokens).hexdigest()[:16], "dev": hashlib.sha256(dev.tokens).hexdigest()[:16]}
+    run = {name: hashlib.sha256(t.tokens.tobytes()).hexdigest()[:16] for name, t in (("text", text), ("dev", dev))}
     checkpoint = Checkpoint(writer.path, {**run, **asdict(network.shape), **asdict(settings)})
     if checkpoint.restore(fit):
         notify(f"going on from {checkpoint.folder}, in pass {fit.report.passes + 1} of {settings.passes}")
@@ -243,7 +243,9 @@ class Layer(Protocol):
 class Output(Protocol):
     """Probabilities from states."""
 
-    tree: Tree | None
+    @property
+    def tree(self) -> Tree | None:
+        """Where there is one."""
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
         """P of every token of whole sentences, each in the state before it; 0 of `<S>`. (tokens,)"""

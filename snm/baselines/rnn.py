@@ -86,10 +86,12 @@ class SoftmaxOutput:
 
     def _head(self, z: np.ndarray) -> np.ndarray:
         """Scores of the frequent words, then of the bands of rarer ones. (rows, words and bands)"""
-        return _product(z, self.head) + self.head_bias
+        scores: np.ndarray = _product(z, self.head) + self.head_bias
+        return scores
 
     def _tail(self, i: int, z: np.ndarray) -> np.ndarray:
-        return _product(z, self.vectors[i].T) + self.biases[self.edges[i] : self.edges[i + 1]]
+        scores: np.ndarray = _product(z, self.vectors[i].T) + self.biases[self.edges[i] : self.edges[i + 1]]
+        return scores
 
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
         z = _product(state[None], self.projection)
@@ -124,7 +126,9 @@ def _log_softmax(scores: np.ndarray, columns: np.ndarray | None = None) -> np.nd
     """
     largest = scores.max(axis=1)
     sums = np.log(np.exp(scores - largest[:, None]).sum(axis=1, dtype=np.float64)) + largest
+    logs: np.ndarray
     if columns is None:
-        return scores - sums[:, None]
-    chosen: np.ndarray = scores[np.arange(len(scores)), columns] - sums
-    return chosen
+        logs = scores - sums[:, None]
+    else:
+        logs = scores[np.arange(len(scores)), columns] - sums
+    return logs
