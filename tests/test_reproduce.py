@@ -81,7 +81,7 @@ def test_results_of_another_run_are_taken(workspace: Workspace, corpus: Path, tm
     with pytest.raises(InputError, match="no results to take"):
         other.take(tmp_path)
     (tmp_path / "figures.json").write_text(json.dumps({"corpus": "novels, test.txt"}))
-    with pytest.raises(SettingsError, match="holds results of novels, test.txt, not of small"):
+    with pytest.raises(SettingsError, match=r"holds results of novels, test\.txt, not of small"):
         other.take(tmp_path)
 
 

@@ -46,6 +46,7 @@ BATCHES = 256, 32768  # events a step, at least and at most
 SLOTS_A_TOKEN = {"hsme": 8, "rnn": 16}  # of the table of feature weights; the benchmark's models have 8 and 25
 SLOTS = 1 << 16, 1 << 30
 LITTLE_TEXT = 10_000_000  # tokens
+DROPOUT = {"rnn": (0.3, 0.1), "lstm": (0.5, 0.1)}  # on little text, and on more
 ROWS = 32
 """Sentences that are scored side by side. A matrix product always has this many rows, whatever there is to
 score, so that a sentence's score does not depend on what else is scored: other shapes round differently."""
@@ -186,7 +187,7 @@ def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> Fi
         batch=how.batch or int(np.clip(events // STEPS_A_PASS, *BATCHES)),
         rate=how.rate or RATES[how.cell],
         feature_rate=(how.rate if model == "hsme" else None) or FEATURE_RATE,
-        dropout=(0.5 if events < LITTLE_TEXT else 0.1) if how.dropout is None else how.dropout,
+        dropout=DROPOUT[how.cell][events >= LITTLE_TEXT] if how.dropout is None else how.dropout,
         seed=seed,
     )
 
