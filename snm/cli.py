@@ -94,7 +94,8 @@ def _print_perplexity(report: PerplexityReport) -> None:
               help="Output of a recurrent network: a tree of binary decisions, jointly with n-gram features, or an "
                    "adaptive softmax.  [default: tree for rnn, adaptive for lstm]")  # fmt: skip
 @click.option("--dropout", type=float,
-              help="Of a recurrent network's states.  [default: below 10 M tokens 0.3 for rnn and 0.5 for lstm, else 0.1]")  # fmt: skip
+              help="Of a recurrent network's states.  [default: 0.1; below 10 M tokens 0.3 for rnn, 0.5 for "
+                   "lstm]")  # fmt: skip
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
               help="Where a neural model is trained; auto is a GPU where there is one.")  # fmt: skip
 @click.option("--checkpoint", type=float, default=10.0, show_default=True,
