@@ -182,7 +182,7 @@ class Workspace:
             text = encode_files(self.texts[part], model.vocabulary)
             np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])
         size, what = size_of(model.manifest)
-        self.figures[name] = {what: size, "seconds": seconds, "speed": speed_of(output, self.texts["test"])}
+        self.figures[name] = {what: size, "seconds": seconds, "speed": round(speed_of(output, self.texts["test"]))}
         if not self.keep_models:
             shutil.rmtree(output)
         self._save()
