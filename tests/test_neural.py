@@ -37,7 +37,7 @@ SMALL = NetworkSettings(hidden=12, passes=4, rate=0.02, batch=128, dropout=0.1, 
 FAMILIES = {
     "hsme": Settings(model="hsme", network=replace(SMALL, rate=0.5, batch=64), threads=1),
     "rnn": Settings(model="rnn", order=4, network=SMALL, threads=1),
-    "lstm": Settings(model="rnn", network=replace(SMALL, cell="lstm"), threads=1),
+    "lstm": Settings(model="rnn", network=replace(SMALL, cell="lstm", slots=None), threads=1),
     "lstm below a tree": Settings(model="rnn", network=replace(SMALL, cell="lstm", softmax="tree"), threads=1),
 }
 
@@ -199,11 +199,11 @@ def test_rare_words_go_another_way_to_the_same_end(softmax: str, monkeypatch: py
     """Nodes outside the matrix product, and parts of the softmax, take part in probabilities that sum to one."""
     monkeypatch.setattr("snm.baselines.networks.CUTS", (5, 9))
     text = random_text(5, 30, 12)
-    how = replace(SMALL, softmax=softmax)
+    how = replace(SMALL, softmax=softmax, slots=1 << 14 if softmax == "tree" else None)
     losses = []
     for dense in (1024, 3):
         monkeypatch.setattr("snm.baselines.networks.DENSE_NODES", dense)
-        network, _ = neural.make_network("rnn", how, 3, 1, text, vocabulary_of(14))
+        network, _ = neural.make_network("rnn", how, None, 1, text, vocabulary_of(14))
         with torch.no_grad():
             for p in network.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(2)))
@@ -307,9 +307,9 @@ def test_the_commands(models: dict[str, Path], corpus_file: Path, tmp_path: Path
 
 
 def test_no_passes_leave_the_words_frequencies(corpus_file: Path, tmp_path: Path) -> None:
-    how = replace(SMALL, passes=0)
-    for name, settings in {"h": FAMILIES["hsme"], "l": FAMILIES["lstm"]}.items():
-        model = train(corpus_file, tmp_path / name, replace(settings, network=replace(how, cell="lstm")))
+    for name in ("hsme", "lstm"):
+        settings = FAMILIES[name]
+        model = train(corpus_file, tmp_path / name, replace(settings, network=replace(settings.network, passes=0)))
         text = encode_files(corpus_file, model.vocabulary)
         counts = np.bincount(text.tokens)
         p = model.distribution(model.context("the cat"))
@@ -337,6 +337,8 @@ def test_mistakes(models: dict[str, Path], corpus_file: Path, tmp_path: Path, mo
         NetworkSettings(softmax="flat")
     with pytest.raises(SettingsError, match="documents are for SNM"):
         Settings(model="rnn", document=True)
+    with pytest.raises(SettingsError, match="an adaptive softmax has no features of n-grams"):
+        train(corpus_file, tmp_path / "m", replace(FAMILIES["lstm"], order=3))
     assert "only a neural model is scored on a GPU" in fails("ppl", model_path, corpus_file, "--device", "cuda")
 
 
@@ -374,6 +376,11 @@ def test_scoring_needs_no_torch(models: dict[str, Path], corpus_file: Path) -> N
     paths = [models[name] for name in ("hsme", "rnn", "lstm")]
     done = subprocess.run([sys.executable, "-c", code, corpus_file, *paths], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"] * 3
+
+
+def test_torch_is_imported_by_none_but_networks() -> None:
+    code = "import sys, snm.cli, snm.pipeline, snm.reproduce, snm.baselines.rnn; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_damage_is_found(models: dict[str, Path], tmp_path: Path) -> None:

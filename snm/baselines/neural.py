@@ -197,6 +197,8 @@ def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, voca
 
     hidden = 0 if model == "hsme" else how.hidden
     output = how.output_of(model)
+    if output == "adaptive" and (order or how.slots):
+        raise SettingsError("an adaptive softmax has no features of n-grams; leave out order and slots")
     order = (order or ORDERS[model]) if output == "tree" else 0
     least = SLOTS_A_TOKEN[model] * text.events
     slots = how.slots or int(np.clip(1 << (least - 1).bit_length(), *SLOTS))
