@@ -42,14 +42,14 @@ def levels(model: BackoffModel) -> Iterator[Level]:
     logs = np.concatenate([[float(NEVER)], np.log10(p)])
     for length in range(1, order + 1):
         rows = model.rows_of(words) if length < order else np.full(len(words), -1)
-        weights = model.row_values[np.maximum(rows, 0)].astype(np.float64)
+        weights = model.backoffs[np.maximum(rows, 0)].astype(np.float64)
         backoffs = np.where(rows >= 0, np.log10(np.maximum(weights, 1e-99)), 0.0)
         yield Level(words, logs, backoffs)
         known = np.flatnonzero(rows >= 0)
         starts, lengths = model.offsets[rows[known]], np.diff(model.offsets)[rows[known]]
         links = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
         words = np.column_stack([np.repeat(words[known], lengths, axis=0), model.targets[links]])
-        logs = np.log10(model.link_values[links].astype(np.float64))
+        logs = np.log10(model.link_probabilities[links].astype(np.float64))
 
 
 def write_arpa(model: BackoffModel, stream: IO[str], advance: Callable[[int], None] = lambda n: None) -> None:
@@ -100,8 +100,9 @@ def read_arpa(
             writer.array(name, dtype).append(values)
         vocabulary.write(writer.folder / storage.VOCABULARY)
         by_type = np.bincount(extractor.layout.type_of(features), minlength=len(spec.types))
-        writer.finish(storage.describe(extractor, index, by_type, len(targets), BackoffModel.kind, {
-            "text": {"sentences": 0, "tokens": 0, "oov": 0}, "estimation": {"model": "arpa", "file": Path(path).name},
+        writer.finish(storage.describe(extractor, by_type, len(targets), BackoffModel.kind, {
+            "text": {"sentences": 0, "tokens": 0, "oov": 0}, "index": index.description,
+            "estimation": {"model": "arpa", "file": Path(path).name},
         }))  # fmt: skip
     return BackoffModel(output)
 

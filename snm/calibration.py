@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 INPUTS = 4  # of a slot: log C_i*, log of distinct targets over C_i*, log of the row sum, and 1 where there is a row
 SCALE = 0.2  # of the logarithms, which so come near 1
@@ -40,7 +41,7 @@ class Gate(NamedTuple):
 
     @classmethod
     def of(cls, flat: np.ndarray, slots: int) -> Gate:
-        """Views of a flat array."""
+        """Views of a flat array; the gate of an array of `slots` zeros has no units and changes nothing."""
         units = (len(flat) - slots) // (slots * INPUTS + 1 + slots)
         ends = np.cumsum([slots * INPUTS * units, units, slots * units])
         hidden, bias, output, offset = np.split(flat, ends)
@@ -79,18 +80,13 @@ class GateReport:
 class Events:
     """Held-out events under a fixed M: what the gate sees of each slot, M_qj of the target, and the row sum."""
 
-    def __init__(self, rows: np.ndarray, links: np.ndarray, codes: np.ndarray, offsets: np.ndarray,
-                 sums: np.ndarray, weights: np.ndarray) -> None:  # fmt: skip
-        """`rows` and `links`: (events, slots), -1 where there is none; the rest: the arrays of a model."""
-        self.slots = rows.shape[1]
-        here = rows >= 0
-        found = rows[here]
-        self.inputs = np.zeros((*rows.shape, INPUTS), np.float32)
-        self.inputs[here] = row_inputs(codes[found], offsets[found + 1] - offsets[found], sums[found])
-        self.sums = np.zeros(rows.shape, np.float32)
-        self.sums[here] = sums[found]
-        self.weights = np.zeros(rows.shape, np.float32)
-        self.weights[links >= 0] = weights[links[links >= 0]]
+    def __init__(self, code: np.ndarray, length: np.ndarray, row_sum: np.ndarray, weight: np.ndarray) -> None:
+        """All (events, slots); a row sum of zero where there is no row."""
+        self.slots = code.shape[1]
+        here = row_sum > 0
+        self.inputs = np.zeros((*code.shape, INPUTS), np.float32)
+        self.inputs[here] = row_inputs(code[here], length[here], row_sum[here])
+        self.sums, self.weights = row_sum, weight
 
     def __len__(self) -> int:
         return len(self.sums)
@@ -125,16 +121,17 @@ def fit(
     optimiser = _Adam(flat)
     batch = min(max(n // STEPS_A_PASS, SMALLEST_BATCH), LARGEST_BATCH)
     steps = PASSES * -(-n // batch)
-    for _ in range(PASSES):
-        order = random.permutation(n)
-        for start in range(0, n, batch):
-            chosen = order[start : start + batch]
-            _, gradient = loss_and_gradient(gate, *events.batch(chosen))
-            optimiser.step(gradient, RATE * _schedule((optimiser.steps + 1) / steps))
-            advance(len(chosen))
-        report.perplexities.append(_perplexity(gate, events, checked))
-        if report.perplexities[-1] == min(report.perplexities):
-            best[:] = flat
+    with threadpool_limits(1, "blas"):  # matrices this small gain nothing from more, and lose much on a busy machine
+        for _ in range(PASSES):
+            order = random.permutation(n)
+            for start in range(0, n, batch):
+                chosen = order[start : start + batch]
+                _, gradient = loss_and_gradient(gate, *events.batch(chosen))
+                optimiser.step(gradient, RATE * _schedule((optimiser.steps + 1) / steps))
+                advance(len(chosen))
+            report.perplexities.append(_perplexity(gate, events, checked))
+            if report.perplexities[-1] == min(report.perplexities):
+                best[:] = flat
     return best, report
 
 

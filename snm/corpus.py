@@ -18,11 +18,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from snm import parallel
 from snm.errors import InputError, MissingExtra
 from snm.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary, word_table
 
@@ -137,14 +139,14 @@ def read_lines(sources: Sources) -> Iterator[list[str]]:
             yield [rest]
 
 
-def read_blocks(files: Sequence[str]) -> Iterator[bytes]:
-    """Checked UTF-8 text, cut at white space, a blank line between files."""
+def read_blocks(files: Sequence[str], whole_lines: bool = False) -> Iterator[bytes]:
+    """Checked UTF-8 text, cut at white space or between lines, a blank line between files."""
     for name in files:
-        yield from _file_blocks(name)
+        yield from _file_blocks(name, whole_lines=whole_lines)
         yield b"\n\n"
 
 
-def _file_blocks(name: str, eager: bool = False) -> Iterator[bytes]:
+def _file_blocks(name: str, eager: bool = False, whole_lines: bool = False) -> Iterator[bytes]:
     """`eager` does not wait for a whole block: what a pipe has to give is passed on at once."""
     line, parts, first = 1, [], True
     with open_text(name) as stream:
@@ -157,11 +159,13 @@ def _file_blocks(name: str, eager: bool = False) -> Iterator[bytes]:
             if first and data.startswith(b"\xef\xbb\xbf"):
                 data = data[3:]
             first = False
-            cut = max(data.rfind(b" "), data.rfind(b"\n")) + 1 if data else 0
-            if data and not cut:  # a word longer than the block
+            cut = max(-1 if whole_lines else data.rfind(b" "), data.rfind(b"\n")) + 1
+            if data and not cut:  # a word longer than the block, or a line
                 parts.append(data)
                 continue
             block = b"".join([*parts, data[:cut]])
+            if whole_lines and not data and block:
+                block += b"\n"  # at the end of the file
             parts = [data[cut:]]
             _check(block, name, line)
             line += block.count(b"\n")
@@ -288,12 +292,25 @@ class _Encoder:
     def sentences(self) -> int:
         return int(self.state[self.kernel.SENTENCES])
 
-    def text(self, chunks: list[np.ndarray]) -> Text:
-        documents = int(self.state[self.kernel.DOCUMENTS]) if self.documents else None
-        return Text(_join(chunks), self.sentences, documents)
+    @property
+    def documents_read(self) -> int:
+        return int(self.state[self.kernel.DOCUMENTS])
 
-    def word(self, number: int) -> str:
-        return self.pool[self.starts[number] : self.starts[number + 1]].tobytes().decode()
+    def text(self, chunks: list[np.ndarray]) -> Text:
+        return Text(_join(chunks), self.sentences, self.documents_read if self.documents else None)
+
+    def hashes_of_words(self) -> np.ndarray:
+        """Of every word that was learned, in the order of their numbers."""
+        learned = (self.ids >= len(SPECIAL)) & (self.ids < self.state[self.kernel.WORDS])
+        hashes = np.empty(int(self.state[self.kernel.WORDS]) - len(SPECIAL), np.uint64)
+        hashes[self.ids[learned] - len(SPECIAL)] = self.hashes[learned]
+        return hashes
+
+    def words(self) -> list[bytes]:
+        """What was learned, in the order of the numbers."""
+        data = self.pool.tobytes()
+        starts = self.starts[len(SPECIAL) : int(self.state[self.kernel.WORDS]) + 1].tolist()
+        return [data[start:stop] for start, stop in pairwise(starts)]
 
 
 def encode_files(sources: Sources, vocabulary: Vocabulary, progress: Callable[[int], None] | None = None) -> Text:
@@ -332,35 +349,71 @@ def read_corpus(
     closed: bool = False,
     progress: Callable[[int], None] | None = None,
     documents: bool = False,
+    threads: int = 1,
 ) -> tuple[Text, Vocabulary]:
-    """Read a training text once; learn its vocabulary; encode it."""
-    encoder = _Encoder(*word_table([]), learn=True, documents=documents)
-    chunks: list[np.ndarray] = []
-    for block in _ahead(read_blocks(find_files(sources))):
-        chunks.extend(encoder.encode(block))
+    """Read a training text once; learn its vocabulary; encode it.
+
+    Every thread numbers words in the order that it meets them; in the end all numbers become those of the
+    vocabulary, so that the result does not depend on the threads. Documents may be longer than a block: they are
+    read by one.
+    """
+    encoders = [_Encoder(*word_table([]), learn=True, documents=documents) for _ in range(1 if documents else threads)]
+    idle: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(len(encoders)):
+        idle.put(number)
+
+    def encode(block: bytes) -> tuple[int, int, list[np.ndarray]]:
+        number = idle.get()
+        made = list(encoders[number].encode(block))
+        idle.put(number)
+        return len(block), number, made
+
+    chunks: list[tuple[int, np.ndarray]] = []
+    for size, number, made in parallel.ordered(
+        encode, _ahead(read_blocks(find_files(sources), whole_lines=not documents)), len(encoders)
+    ):
+        chunks.extend((number, chunk) for chunk in made)
         if progress:
-            progress(len(block))
-    if not encoder.sentences:
+            progress(size)
+    if not any(encoder.sentences for encoder in encoders):
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
-    n_words = int(encoder.state[encoder.kernel.WORDS])
-    counts = encoder.counts[:n_words]
-    kept = _choose_words(encoder, counts, min_count, max_words)
-    vocabulary = Vocabulary([encoder.word(number) for number in kept], closed, documents)
-    final = np.full(n_words, UNKNOWN, np.uint32)
-    final[:3] = (BEGIN, END, UNKNOWN)
-    final[kept] = np.arange(3, 3 + len(kept))
-    for chunk in chunks:
-        np.take(final, chunk, out=chunk)
-    return encoder.text(chunks), vocabulary
+    words, numberings = _merge(encoders, min_count, max_words)
+    ends = np.cumsum([len(chunk) for _, chunk in chunks]).tolist()
+    tokens = np.empty(ends[-1], np.uint32)
+
+    def renumber(place: int) -> None:
+        number, chunk = chunks[place]
+        np.take(numberings[number], chunk, out=tokens[ends[place] - len(chunk) : ends[place]])
+        chunks[place] = number, chunk[:0]  # let go as soon as it is copied
+
+    parallel.run(renumber, range(len(chunks)), len(encoders))
+    found = sum(encoder.documents_read for encoder in encoders)
+    text = Text(tokens, sum(encoder.sentences for encoder in encoders), found if documents else None)
+    return text, Vocabulary(words, closed, documents)
 
 
-def _choose_words(encoder: _Encoder, counts: np.ndarray, min_count: int, max_words: int | None) -> np.ndarray:
-    """Numbers of the words to keep, by decreasing count, equal counts by their spelling."""
-    candidates = np.flatnonzero(counts >= max(min_count, 1))
-    candidates = candidates[candidates >= 3]
-    spelling = [encoder.word(number) for number in candidates.tolist()]
-    order = sorted(range(len(candidates)), key=lambda i: (-counts[candidates[i]], spelling[i]))
-    return candidates[np.array(order[:max_words], dtype=np.int64)]
+def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> tuple[list[str], list[np.ndarray]]:
+    """The words to keep, by decreasing count, equal counts by their spelling; what each encoder's numbers become."""
+    learned = [int(encoder.state[encoder.kernel.WORDS]) for encoder in encoders]
+    hashes = [encoder.hashes_of_words() for encoder in encoders]
+    distinct, where = np.unique(np.concatenate(hashes), return_inverse=True)
+    counts = np.bincount(where, np.concatenate([e.counts[3:n] for e, n in zip(encoders, learned, strict=True)]))
+    kept = np.flatnonzero(counts >= max(min_count, 1))
+    first = np.full(len(distinct), -1, np.int64)
+    first[where[::-1]] = np.arange(len(where))[::-1]
+    starts = np.concatenate([[0], np.cumsum([len(h) for h in hashes])])
+    spellings = [word for encoder in encoders for word in encoder.words()]
+    spelled = [
+        (-n, spellings[place], i)
+        for n, place, i in zip(counts[kept].astype(np.int64).tolist(), first[kept].tolist(), kept.tolist(), strict=True)
+    ]
+    spelled.sort()  # UTF-8 sorts as its characters do
+    spelled = spelled[:max_words]
+    final = np.full(len(distinct), UNKNOWN, np.uint32)
+    final[[i for _, _, i in spelled]] = np.arange(3, 3 + len(spelled))
+    special = np.array([BEGIN, END, UNKNOWN], np.uint32)
+    numberings = [np.concatenate([special, final[where[a:b]]]) for a, b in pairwise(starts)]
+    return b"\n".join(word for _, word, _ in spelled).decode().split("\n") if spelled else [], numberings
 
 
 def _join(chunks: list[np.ndarray]) -> np.ndarray:

@@ -3,8 +3,11 @@
 Link keys are shared out into buckets by the top bits of the feature's key, so that a bucket holds
 whole rows; a *partition* is as many consecutive buckets as the memory allows. For each partition
 the tokens are walked again, the keys that fall into it are scattered to their buckets, sorted and
-run-length encoded. Partitions come in the order of their keys: put end to end they are the same
+run-length encoded. Parts come in the order of their keys: put end to end they are the same
 bytes whatever their number and the number of threads.
+
+Events that the adjustment function is learned from take their counts from the buckets too: their keys are
+scattered beside the others with where they came from, and walked with the sorted bucket while it is in the cache.
 
 The empty feature's row is not sorted but counted directly: it holds every event. In it a word that
 the text lacks counts as seen once, so that no word is without probability.
@@ -13,7 +16,8 @@ the text lacks counts as seen once, so that no word is without probability.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,18 +28,30 @@ from snm.features import Extractor
 from snm.progress import Progress, silent
 from snm.vocabulary import UNKNOWN
 
+if TYPE_CHECKING:
+    from snm.training import Annotations
+
 PRUNED_ABOVE = 5  # words of an n-gram, its target included
-BYTES_A_LINK = 40  # at the peak: the sort key, and where all links differ a row and a link of their own
+LINKS_A_PART = 1 << 20  # sorted and encoded together
+ENOUGH_PARTITIONS, SMALL_PARTITION = 4, 256 << 20  # no more memory is taken: another walk over the tokens is cheap
 
 
 class Counts(NamedTuple):
     """Rows of C in the order of their feature keys. Row i owns links offsets[i]:offsets[i + 1]."""
 
     features: np.ndarray  # (rows,) uint64, sorted
-    totals: np.ndarray  # (rows,) uint64: C_i*
+    totals: np.ndarray  # (rows,) uint32: C_i*
     offsets: np.ndarray  # (rows + 1,) int64
     targets: np.ndarray  # (links,) uint32, sorted inside a row
     counts: np.ndarray  # (links,) uint32: C_ij
+
+    def between(self, row: int, end: int) -> Counts:
+        """The rows [row, end), as counts of their own."""
+        first, last = self.offsets[row], self.offsets[end]
+        return Counts(
+            self.features[row:end], self.totals[row:end], self.offsets[row : end + 1] - first,
+            self.targets[first:last], self.counts[first:last],
+        )  # fmt: skip
 
 
 def unigram_counts(text: Text, extractor: Extractor) -> Counts:
@@ -56,140 +72,186 @@ def unigram_counts(text: Text, extractor: Extractor) -> Counts:
         raise SettingsError(f"the text has {counts.sum():,} tokens; the most is {(1 << 32) - 1:,}: split it")
     return Counts(
         np.array([1], np.uint64),
-        np.array([counts.sum()], np.uint64),
+        np.array([counts.sum()], np.uint32),
         np.array([0, len(targets)], np.int64),
         targets,
         counts.astype(np.uint32),
     )
 
 
-class Counter:
-    """Counts the links of a text inside a memory budget."""
+class _Walk:
+    """The links of a text on their way into buckets: how many there are of each, and where they go."""
 
-    def __init__(
-        self, text: Text, extractor: Extractor, memory: int, threads: int = 1,
-        partitions: int | None = None, progress: Progress = silent, prune: int = 1,
-    ) -> None:  # fmt: skip
-        """`memory` bytes are for one partition; `partitions` asks for a number of them instead.
-
-        `prune`: features seen less often than this are left out, n-grams of up to PRUNED_ABOVE words aside.
-        """
-        self.tokens, self.extractor, self.threads = text.tokens, extractor, threads
-        self.layout = extractor.layout
-        self.progress = progress
-        types = extractor.spec.types
-        self._least = np.ones(1 << self.layout.type_bits, np.int64)
-        self._least[: len(types)] = [1 if t.is_ngram and t.a < PRUNED_ABOVE else prune for t in types]
-        self.chunks = parallel.shares(0, len(self.tokens), threads)
-        self.sizes = self._bucket_sizes()  # (chunks, buckets)
-        self.ranges = self._partition_ranges(memory, partitions)
-
-    def _bucket_sizes(self) -> np.ndarray:
+    def __init__(self, text: Text, extractor: Extractor, threads: int, progress: Progress, label: str) -> None:
         from snm.kernels import counting
 
-        bits = np.uint64(self.layout.bucket_bits)
-        sizes = np.zeros((len(self.chunks), 1 << self.layout.bucket_bits), np.int64)
+        self.tokens, self.extractor, self.threads, self.progress = text.tokens, extractor, threads, progress
+        self.chunks = parallel.shares(0, len(self.tokens), threads)
+        bits = np.uint64(extractor.layout.bucket_bits)
+        self.sizes = np.zeros((len(self.chunks), 1 << extractor.layout.bucket_bits), np.int64)
 
         def work(chunk: int) -> None:
-            for start, stop in self.extractor.blocks(*self.chunks[chunk]):
-                keys = self.extractor.keys(self.tokens, start, stop)
-                counting.count_buckets(keys[1:], bits, sizes[chunk])
+            for start, stop in extractor.blocks(*self.chunks[chunk]):
+                keys = extractor.keys(self.tokens, start, stop)
+                counting.count_buckets(keys[1:], bits, self.sizes[chunk])
                 bar(stop - start)
 
-        with self.progress("sizing", len(self.tokens)) as bar:
-            parallel.run(work, range(len(self.chunks)), self.threads)
-        return sizes
+        with progress(label, len(self.tokens)) as bar:
+            parallel.run(work, range(len(self.chunks)), threads)
+        self.totals = self.sizes.sum(axis=0)
 
-    def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
-        """Ranges of buckets, each within the budget where a single bucket is."""
-        totals = self.sizes.sum(axis=0)
-        room = max(1, memory // BYTES_A_LINK)
-        if partitions is not None:
-            room = max(1, -(-int(totals.sum()) // partitions))
-        edges, filled = [0], 0
-        for bucket, size in enumerate(totals.tolist()):
-            if filled and filled + size > room:
-                edges.append(bucket)
-                filled = 0
-            filled += size
-        return list(zip(edges, [*edges[1:], len(totals)], strict=True))
+    def bounds(self, first: int, last: int) -> np.ndarray:
+        """Where the links of each bucket of [first, last) begin and end."""
+        return np.concatenate([[0], np.cumsum(self.totals[first:last])]).astype(np.int64)
 
-    @property
-    def links(self) -> int:
-        """Links with repeats, the empty feature's aside."""
-        return int(self.sizes.sum())
-
-    def share(self, part: int) -> float:
-        """The share of all links, repeats counted, that lies in a partition. Keys are hashes: what is left of it
-        after counting is about the same share of all that will be left."""
-        first, last = self.ranges[part]
-        return float(self.sizes[:, first:last].sum() / max(1, self.links))
-
-    def __iter__(self) -> Iterator[Counts]:
-        for number, (first, last) in enumerate(self.ranges, 1):
-            label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
-            links, bounds = self._scatter(first, last, label)
-            yield self._encode(links, bounds, first)
-
-    def _scatter(self, first: int, last: int, label: str) -> tuple[np.ndarray, np.ndarray]:
-        """Sort keys of the partition, bucket after bucket, and the buckets' bounds."""
+    def scatter(self, first: int, last: int, label: str, links: np.ndarray, origins: np.ndarray) -> None:
+        """Write the sort keys of the buckets [first, last), bucket after bucket, and where they came from."""
         from snm.kernels import counting
 
+        layout = self.extractor.layout
         sizes = self.sizes[:, first:last]
-        bounds = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))]).astype(np.int64)
         cursors = np.zeros_like(self.sizes)
-        cursors[:, first:last] = bounds[:-1] + np.cumsum(sizes, axis=0) - sizes
-        links = np.empty(bounds[-1], np.uint64)
-        bucket_bits, target_bits = np.uint64(self.layout.bucket_bits), np.uint64(self.layout.target_bits)
+        cursors[:, first:last] = self.bounds(first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        bits = np.uint64(layout.bucket_bits), np.uint64(layout.target_bits)
+        slots = self.extractor.n_slots - 1
 
         def work(chunk: int) -> None:
             for start, stop in self.extractor.blocks(*self.chunks[chunk]):
                 keys = self.extractor.keys(self.tokens, start, stop)[1:]
-                targets = self.tokens[start:stop]
-                counting.scatter(keys, targets, bucket_bits, target_bits, first, last, cursors[chunk], links)
+                counting.scatter(
+                    keys, self.tokens[start:stop], *bits, first, last, cursors[chunk], links, start * slots, origins
+                )  # fmt: skip
                 bar(stop - start)
 
         with self.progress(label, len(self.tokens)) as bar:
             parallel.run(work, range(len(self.chunks)), self.threads)
-        return links, bounds
 
-    def _encode(self, links: np.ndarray, bounds: np.ndarray, first: int) -> Counts:
-        """Sort each bucket and run-length encode it."""
+
+NOWHERE = np.empty(0, np.uint32)
+
+
+class Counter:
+    """Counts the links of a text inside a memory budget, and annotates events with them."""
+
+    def __init__(
+        self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
+        progress: Progress = silent, prune: int = 1, annotations: Annotations | None = None,
+    ) -> None:  # fmt: skip
+        """`memory` bytes are for one partition; `partitions` asks for a number of them instead.
+
+        `prune`: features seen less often than this are left out, n-grams of up to PRUNED_ABOVE words aside.
+        `annotations` receive the counts of their events' features.
+        """
+        self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
+        types = extractor.spec.types
+        self._least = np.ones(1 << self.layout.type_bits, np.int64)
+        self._least[: len(types)] = [1 if t.is_ngram and t.a < PRUNED_ABOVE else prune for t in types]
+        self._walk = _Walk(text, extractor, threads, progress, "sizing")
+        self._sampled: _Walk | None = None
+        if annotations is not None:
+            same = annotations.text is text
+            self._sampled = self._walk if same else _Walk(annotations.text, extractor, threads, progress, "sizing")
+        self.links = int(self._walk.totals.sum())
+        """Links with repeats, the empty feature's aside."""
+        self.ranges = self._partition_ranges(memory, partitions)
+        self.done = 0.0
+        """The share of all links, repeats counted, that has been counted. Keys are hashes: what is left of them after
+        counting is about that share of all that will be left."""
+
+    def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
+        """Ranges of buckets, each within the budget where a single bucket is."""
+        needed = 8 * self._walk.totals
+        if self._sampled is not None and self.annotations is not None:
+            of_sampled = self.annotations.origin_type.itemsize + (0 if self._sampled is self._walk else 8)
+            needed = needed + of_sampled * self._sampled.totals
+        total = int(needed.sum())
+        room = max(1, min(memory, max(total // ENOUGH_PARTITIONS, SMALL_PARTITION)))
+        if partitions is not None:
+            room = max(1, -(-total // partitions))
+        edges, filled = [0], 0
+        for bucket, size in enumerate(needed.tolist()):
+            if filled and filled + size > room:
+                edges.append(bucket)
+                filled = 0
+            filled += size
+        return list(zip(edges, [*edges[1:], len(needed)], strict=True))
+
+    def __iter__(self) -> Iterator[Counts]:
+        """Parts of C in the order of their keys. The arrays that links are sorted in serve all partitions."""
+        most = max(int(self._walk.totals[a:b].sum()) for a, b in self.ranges)
+        links, wanted, origins = np.empty(most, np.uint64), np.empty(0, np.uint64), NOWHERE
+        everything = self._sampled is self._walk  # every event is learned from
+        if self._sampled is not None and self.annotations is not None:
+            most = max(int(self._sampled.totals[a:b].sum()) for a, b in self.ranges)
+            wanted = links if everything else np.empty(most, np.uint64)
+            origins = np.empty(most, self.annotations.origin_type)
+        for number, (first, last) in enumerate(self.ranges, 1):
+            label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
+            if not everything:
+                self._walk.scatter(first, last, label, links, NOWHERE)
+            if self._sampled is not None:
+                self._sampled.scatter(first, last, label, wanted, origins)
+            yield from self._encode(first, last, links, wanted, origins)
+
+    def _encode(
+        self, first: int, last: int, links: np.ndarray, wanted: np.ndarray, origins: np.ndarray
+    ) -> Iterator[Counts]:
+        """Sort each bucket, run-length encode it, and take from it what events are annotated with."""
+        bounds = self._walk.bounds(first, last)
+        sampled = None if self._sampled is None else self._sampled.bounds(first, last)
+
+        def work(group: tuple[int, int]) -> Counts:
+            a, b = group
+            if sampled is not None:
+                _sort_with_origins(wanted, origins, sampled[a : b + 1])
+            if wanted is not links:
+                for start, stop in pairwise(bounds[a : b + 1]):
+                    links[start:stop].sort()
+            if sampled is not None:
+                part = slice(sampled[a], sampled[b])
+                self._annotate(links, bounds[a : b + 1], first + a, wanted[part], origins[part])
+            return self._encode_group(links, bounds[a : b + 1], first + a)
+
+        groups = _even_groups(bounds, max(1, int(bounds[-1]) // LINKS_A_PART))
+        for (a, b), made in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
+            self.done += float((bounds[b] - bounds[a]) / max(1, self.links))
+            yield made
+
+    @property
+    def _key_bits(self) -> tuple[np.uint64, np.uint64, np.uint64]:
+        return np.uint64(self.layout.bucket_bits), np.uint64(self.layout.target_bits), np.uint64(self.layout.type_shift)
+
+    def _encode_group(self, links: np.ndarray, bounds: np.ndarray, first: int) -> Counts:
         from snm.kernels import counting
 
-        n_buckets = len(bounds) - 1
-        rows, distinct = np.zeros(n_buckets, np.int64), np.zeros(n_buckets, np.int64)
-        layout = self.layout
-        key_bits = np.uint64(layout.bucket_bits), np.uint64(layout.target_bits), np.uint64(layout.type_shift)
-        groups = _even_groups(bounds, 16 * self.threads)
-
-        def sort(group: tuple[int, int]) -> None:
-            a, b = group
-            for bucket in range(a, b):
-                links[bounds[bucket] : bounds[bucket + 1]].sort()
-            counting.count_runs(links, bounds[a : b + 1], first + a, *key_bits, self._least, rows[a:b], distinct[a:b])
-
-        parallel.run(sort, groups, self.threads)
-        row_at = np.concatenate([[0], np.cumsum(rows)])
-        link_at = np.concatenate([[0], np.cumsum(distinct)])
+        rows, distinct = counting.count_runs(links, bounds, first, *self._key_bits, self._least)
         made = Counts(
-            np.empty(row_at[-1], np.uint64),
-            np.empty(row_at[-1], np.uint64),
-            np.empty(row_at[-1] + 1, np.int64),
-            np.empty(link_at[-1], np.uint32),
-            np.empty(link_at[-1], np.uint32),
+            np.empty(rows, np.uint64),
+            np.empty(rows, np.uint32),
+            np.empty(rows + 1, np.int64),
+            np.empty(distinct, np.uint32),
+            np.empty(distinct, np.uint32),
         )
-        made.offsets[-1] = link_at[-1]
-
-        def fill(group: tuple[int, int]) -> None:
-            a, b = group
-            counting.encode_runs(
-                links, bounds[a : b + 1], first + a, *key_bits, self._least,
-                row_at[a], link_at[a], made.features, made.totals, made.offsets, made.targets, made.counts,
-            )  # fmt: skip
-
-        parallel.run(fill, groups, self.threads)
+        counting.encode_runs(links, bounds, first, *self._key_bits, self._least, *made)
         return made
+
+    def _annotate(
+        self, links: np.ndarray, bounds: np.ndarray, first: int, wanted: np.ndarray, origins: np.ndarray
+    ) -> None:
+        from snm.kernels import counting
+
+        assert self.annotations is not None
+        counting.annotate_runs(
+            links, bounds, first, *self._key_bits, self._least, wanted, origins, self.annotations.flat
+        )  # fmt: skip
+
+
+def _sort_with_origins(links: np.ndarray, origins: np.ndarray, bounds: np.ndarray) -> None:
+    """Sort every bucket of links, and where they came from with them."""
+    for start, stop in pairwise(bounds):
+        order = np.argsort(links[start:stop])
+        links[start:stop] = links[start:stop][order]
+        origins[start:stop] = origins[start:stop][order]
 
 
 def _even_groups(bounds: np.ndarray, n: int) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -195,6 +195,22 @@ class FeatureSpec:
         """How many tokens before a target any feature looks at."""
         own = max((slot.r + slot.s + slot.a for slot in self.slots), default=0)
         return max([own, *(family_named(name).span for name in self.families)])
+
+    @property
+    def parents(self) -> list[int]:
+        """Of every slot an earlier one whose feature is part of its own: where that was never seen, this was not.
+
+        One remote word less at the same distance, one adjacent word less, or the empty feature.
+        """
+        return [self._parent(q) for q in range(len(self.slots))]
+
+    def _parent(self, q: int) -> int:
+        slot, kind = self.slots[q], self.types[self.slots[q].type_index]
+        if kind.family is not None or slot.r + slot.a == 0:
+            return 0
+        shorter = replace(kind, r=slot.r - 1) if slot.r > 1 else FeatureType(0, 0, slot.a if slot.r else slot.a - 1)
+        same = (p for p in range(q) if self.types[self.slots[p].type_index] == shorter)
+        return next((p for p in same if not shorter.r or self.slots[p].s == slot.s), 0)
 
     @property
     def has_classes(self) -> bool:

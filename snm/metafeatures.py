@@ -146,6 +146,7 @@ class Plan:
     kind: np.ndarray  # (conjunctions,) uint8
     multiplicity: np.ndarray  # (conjunctions,) float64
     ends: np.ndarray  # (4,) int64
+    lexical: np.ndarray  # (conjunctions,) bool: holds the feature's identity
 
     @classmethod
     def of(cls, masks: dict[int, int]) -> Plan:
@@ -166,6 +167,7 @@ class Plan:
             np.array(kinds, np.uint8),
             np.array([masks[m] for m in conjunctions], np.float64),
             np.cumsum([len(group) for group in groups]),
+            np.array([bool(m & _mask(FEATURE)) for m in conjunctions]),
         )
 
 

@@ -22,7 +22,7 @@ from snm.calibration import size as gate_size
 from snm.corpus import encode_lines, encode_sentences
 from snm.errors import FormatError, InputError, SettingsError
 from snm.features import Extractor, FeatureSpec, KeyLayout
-from snm.rows import RowIndex
+from snm.pages import Pages
 from snm.vocabulary import BEGIN, END, UNKNOWN, Vocabulary, split_words
 
 if TYPE_CHECKING:
@@ -158,31 +158,28 @@ def total_score(words: list[tuple[str, float]]) -> float:
 
 
 class RowModel(LanguageModel):
-    """A model made of rows of links, mapped from disk: a value for every row, and one for every link."""
+    """A model made of rows of links, found by the features of an event, mapped from disk."""
 
     kind: str
-    value_names: tuple[str, str]
-    """Names of the arrays of the rows' values and of the links'."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.manifest = storage.read_manifest(self.path)
         try:
             self._open()
-        except (KeyError, TypeError, UnicodeDecodeError) as error:
+        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+            if isinstance(error, FormatError):
+                raise
             raise FormatError(f"{self.path} is damaged ({error!r}); restore or rebuild the model") from error
 
     def _open(self) -> None:
         m = self.manifest
         how = m["vocabulary"]
         self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, how["closed"], how["document"])
+        if len(self.vocabulary) != how["words"]:
+            raise FormatError(f"{self.path}: the vocabulary does not fit; restore or rebuild the model")
         self.spec = FeatureSpec(m["features"])
         self.layout = KeyLayout(**m["layout"])
-        self.row_values, self.link_values = (self._array(name) for name in self.value_names)
-        self.offsets, self.targets = self._array("offsets"), self._array("targets")
-        self.index = RowIndex(
-            self._array("features"), self._array("index"), np.uint64(m["index"]["low"]), np.uint64(m["index"]["shift"])
-        )
         classes = self._array("classes") if self.spec.has_classes else None
         self.extractor = Extractor(self.spec, self.layout, self.vocabulary, classes)
         for name, digest in self.extractor.family_digests().items():
@@ -191,13 +188,9 @@ class RowModel(LanguageModel):
                     f"{self.path}: the feature family {name!r} gives other keys than when the model was trained; "
                     f"register the same one, one that gives the same keys in every process"
                 )
-        if (len(self.vocabulary), len(self.row_values) + 1, len(self.link_values)) != (
-            m["vocabulary"]["words"], len(self.offsets), len(self.targets),
-        ):  # fmt: skip
-            raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
 
     def __repr__(self) -> str:
-        links = f"{len(self.vocabulary):,} words, {len(self.targets):,} links"
+        links = f"{len(self.vocabulary):,} words, {self.manifest['links']:,} links"
         return f"<{type(self).__name__} {self.path}: {self.spec}, {links}>"
 
     def _array(self, name: str) -> np.ndarray:
@@ -217,91 +210,66 @@ class RowModel(LanguageModel):
         parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
         return out
 
-    def _rows(self, context: np.ndarray) -> np.ndarray:
-        """Row of every slot of the event after `context`, -1 where there is none. (slots,)"""
-        from snm.kernels import lookup
-
+    def _keys(self, context: np.ndarray) -> np.ndarray:
+        """Keys of the features of the event after `context`. (slots, 1)"""
         tokens = np.append(context, END).astype(np.uint32)
-        rows = np.empty((1, self.extractor.n_slots), np.int64)
-        keys = self.extractor.keys(tokens, len(context), len(tokens))
-        lookup.find_rows(keys, self.index, rows)
-        found: np.ndarray = rows[0]
-        return found
-
-    def _row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Targets and values of a row's links."""
-        links = slice(self.offsets[row], self.offsets[row + 1])
-        return self.targets[links], self.link_values[links]
-
-    def faults(self) -> Iterator[tuple[bool, str]]:
-        features, offsets, targets = self.index.features, self.offsets, self.targets
-        yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
-        disorder = offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()
-        yield bool(disorder), "the rows' offsets are not in order"
-        falls = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
-        yield not np.isin(falls, offsets, assume_unique=True).all(), "the links of a row are not in order"
-        yield bool(targets.max() >= len(self.vocabulary)), "a target is not in the vocabulary"
-        index = RowIndex.build(features)
-        same = index.low == self.index.low and index.shift == self.index.shift
-        yield (
-            not (same and np.array_equal(index.places, self.index.places)),
-            "the directory is not that of the features",
-        )
+        return self.extractor.keys(tokens, len(context), len(tokens))
 
 
 class SnmModel(RowModel):
-    """A sparse non-negative matrix: the values of the links are M, those of the rows its row sums."""
+    """A sparse non-negative matrix in pages, and its gate."""
 
     kind = "snm"
-    value_names = "sums", "weights"
 
     def _open(self) -> None:
         super()._open()
-        self.gate = None
+        slots = self.extractor.n_slots
+        self.pages = Pages.open(self.path, self.manifest["pages"], self.extractor)
+        flat, units = np.zeros(slots, np.float32), 0
         if self.manifest["gate"] is not None:
-            flat = self._array("gate")
-            self.gate = Gate.of(np.ascontiguousarray(flat), self.extractor.n_slots)
-            self.codes = self._array("codes")
-            units = self.manifest["gate"]["units"]
-            if len(flat) != gate_size(self.extractor.n_slots, units) or len(self.codes) != len(self.row_values):
-                raise FormatError(f"{self.path}: the gate does not fit the rows; restore or rebuild the model")
+            flat, units = np.ascontiguousarray(self._array("gate")), self.manifest["gate"]["units"]
+        if len(flat) != gate_size(slots, units):
+            raise FormatError(f"{self.path}: the gate does not fit the features; restore or rebuild the model")
+        self.gate = Gate.of(flat, slots)
 
     def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
-        from snm.kernels import gating, lookup
-
-        links = self.offsets, self.targets, self.link_values
-        if self.gate is None:
-            lookup.score(keys, words, self.index, self.row_values, *links, out)
-        else:
-            gating.score(keys, words, self.index, self.codes, self.row_values, *links, self.gate, out)
-
-    def _gated_rows(self, context: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The slots that have a row after `context`, their rows, and what the gate multiplies those by."""
         from snm.kernels import gating
 
-        rows = self._rows(context)
-        scale = np.ones((1, len(rows)))
-        if self.gate is not None:
-            gating.gate_rows(rows[None], self.codes, self.offsets, self.row_values, self.gate, scale)
-        found = np.flatnonzero(rows >= 0)
-        return found, rows[found], scale[0, found]
+        gating.score(keys, words, self.pages, self.gate, out)
+
+    def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
+        """What the rows of an event say of themselves and of a word, and what the gate multiplies them by. (slots,)"""
+        from snm.kernels import gating, pages
+
+        found = pages.find(keys, np.array([word], np.uint32), self.pages)
+        scale = np.ones((1, len(keys)), np.float32)
+        if len(self.gate.bias):
+            gating.gate_events(found, self.gate, scale)
+        return found, scale[0].astype(np.float64)
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
-        _, rows, scale = self._gated_rows(context)
-        y = np.zeros(len(self.vocabulary), np.float64)
-        for row, factor in zip(rows, scale, strict=True):
-            targets, weights = self._row(row)
-            y[targets] += factor * weights
-        y /= (scale * self.row_values[rows]).sum()
+        from snm.kernels import pages
+
+        keys = self._keys(context)
+        found, scale = self._look_up(keys, END)
+        y: np.ndarray = scale[0] * self.pages.unigrams.astype(np.float64)
+        for q in np.flatnonzero(found.row_sum[1:, 0] > 0) + 1:
+            targets, weights = pages.read_row(q, keys[q, 0], self.pages)
+            y[targets] += scale[q] * weights
+        y /= (scale * found.row_sum[:, 0]).sum()
         return y
 
     def faults(self) -> Iterator[tuple[bool, str]]:
-        yield from super().faults()
-        sums = np.add.reduceat(self.link_values, self.offsets[:-1], dtype=np.float64)
-        yield not np.allclose(sums, self.row_values, rtol=1e-6, atol=0), "stored row sums are not the sums of the rows"
-        yield not (self.link_values > 0).all(), "a weight is not above zero"
-        if self.gate is not None:
-            yield not all(np.isfinite(part).all() for part in self.gate), "the gate holds what is no number"
+        from snm.kernels import pages
+
+        p = self.pages
+        disorder = p.starts[0] != 0 or (p.starts[1:] < p.starts[:-1]).any()
+        yield bool(disorder), "the pages' starts are not in order"
+        yield not (p.values > 0).all(), "a weight is not above zero"
+        page = pages.first_fault(p, len(p.singles) > 0, len(self.vocabulary))
+        yield page >= 0, f"page {page} of the rows is not as it should be"
+        yield not (np.isfinite(p.unigrams).all() and (p.unigrams >= 0).all()), "the empty feature's row is damaged"
+        yield not all(np.isfinite(part).all() for part in self.gate), "the gate holds what is no number"
 
     def explain(self, sentence: str) -> list[Explanation]:
         """For every word of the sentence and its end: which features fired, and what each brought."""
@@ -312,15 +280,14 @@ class SnmModel(RowModel):
         return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
-        slots, rows, scale = self._gated_rows(tokens[:-1])
-        row_sums = scale * self.row_values[rows]
+        found, scale = self._look_up(self._keys(tokens[:-1]), tokens[-1])
+        row_sums = scale * found.row_sum[:, 0]
         denominator = row_sums.sum()
-        parts = []
-        for q, row, factor, row_sum in zip(slots, rows, scale, row_sums, strict=True):
-            targets, weights = self._row(row)
-            share = factor * weights[targets == tokens[-1]].sum() / denominator
-            name = self.feature_text(q, tokens[:-1])
-            parts.append(Part(name, float(share), float(row_sum / denominator), float(factor)))
+        shares = scale * found.weight[:, 0] / denominator
+        parts = [
+            Part(self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]))
+            for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()
+        ]
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import TypeVar
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 def default_threads() -> int:
@@ -29,6 +31,25 @@ def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> 
             for future in done:
                 future.result()
         except BaseException:  # an interrupt too: what has not begun is not begun any more
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def ordered(work: Callable[[Item], Made], items: Iterable[Item], threads: int) -> Iterator[Made]:
+    """What `work` makes of every item, in their order; with several threads a few items are worked on ahead."""
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        ahead: deque[Future[Made]] = deque()
+        try:
+            for item in items:
+                ahead.append(pool.submit(work, item))
+                if len(ahead) > 2 * threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 

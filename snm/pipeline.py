@@ -20,6 +20,7 @@ from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
 from snm.features import DEFAULT_PRESET, MAX_WORDS, Extractor, FeatureSpec, KeyLayout
 from snm.model import LanguageModel, SnmModel, load
+from snm.pages import ARRAYS, Pages, PageWriter
 from snm.parallel import default_threads
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
@@ -29,7 +30,6 @@ from snm.vocabulary import UNKNOWN, Vocabulary, read_word_list
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 300_000  # of the training text, where the user gives none
 RETURNED_SHARE = 0.01  # a slice larger than this is counted in the end
-LINKS_AT_A_TIME = 1 << 24  # while building M
 NEURAL = ("hsme", "rnn")
 MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
 DEFAULT_ORDER = 5
@@ -51,6 +51,7 @@ class Settings:
     models have, 5 where nothing is said (9 beside an RNN). `discounts` are Kneser-Ney's:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
+    `weight_bits`: 8 or 16, of a weight in the model file.
     `classes`: how many word classes are learned where the features use them. `document`: the text has documents, a
     blank line between two, and features reach across their sentences.
     """
@@ -73,6 +74,7 @@ class Settings:
     gate: int = 64
     prune: int = 2
     classes: int = CLASSES
+    weight_bits: int = 8
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -89,6 +91,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise SettingsError(f"{name} is {value:,}; expected {low:,} or more")
+        if self.weight_bits not in (8, 16):
+            raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
         if self.model not in MODELS:
             raise SettingsError(f"model {self.model!r} is not known; expected one of {', '.join(MODELS)}")
         if self.discounts not in DISCOUNTS:
@@ -164,7 +168,7 @@ class _Run:
         self.progress, self.notify = progress, notify
         self.annotations: Annotations | None = None
         self.adjusted = False
-        self.held_out: dict[str, HeldOut] = {}  # "fitted": the multinomial loss's; "dev": stops training
+        self.held_out: dict[str, Text] = {}  # "fitted": the multinomial loss's; "dev": stops training
         self.gate_text: Text | None = None
         self.gate: tuple[np.ndarray, GateReport] | None = None
         self.whole: Text | None = None  # the training text before a slice of it was set aside
@@ -178,7 +182,7 @@ class _Run:
         with self.progress("reading", _size_of(sources)) as bar:
             if s.vocabulary is None:
                 self.text, self.vocabulary = corpus.read_corpus(
-                    sources, s.min_count, s.max_words, s.closed, bar, s.document
+                    sources, s.min_count, s.max_words, s.closed, bar, s.document, s.threads
                 )  # fmt: skip
             else:
                 self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed, s.document)
@@ -187,11 +191,9 @@ class _Run:
             raise InputError(f"{corpus.names(sources)}: no words; expected one sentence a line")
 
     def prepare(self, dev: Sources) -> None:
-        held_out = self._held_out_text(dev)
+        self.held_out = self._held_out_text(dev)
         self._report_text(self.whole or self.text)
         self._make_extractor()
-        for name, text in held_out.items():
-            self.held_out[name] = HeldOut(text, self.extractor)
 
     def _report_text(self, text: Text) -> None:
         unknown = int((text.tokens == self.vocabulary.unknown).sum())
@@ -267,26 +269,29 @@ class _Run:
 
     def count(self) -> None:
         s, writer = self.settings, self.writer
-        room = self._make_annotations()
+        unigrams = unigram_counts(self.text, self.extractor)
+        room = self._make_annotations(unigrams)
         prune = s.prune if s.model == "snm" else 1
-        counter = Counter(self.text, self.extractor, room, s.threads, s.partitions, self.progress, prune)
+        counter = Counter(
+            self.text, self.extractor, room, s.threads, s.partitions, self.progress, prune, self.annotations
+        )  # fmt: skip
         self.notify(f"{counter.links:,} features of events, {len(self.spec.slots)} an event at most")
         for name, dtype in (
-            ("features", "<u8"), ("offsets", "<i8"), ("targets", "<u4"), ("totals", "<u8"), ("counts", "<u4"),
+            ("features", "<u8"), ("offsets", "<i8"), ("targets", "<u4"), ("totals", "<u4"), ("counts", "<u4"),
         ):  # fmt: skip
             writer.array(name, dtype)
         self.n_links = self.n_rows = 0
-        self.rows_by_type = np.zeros(len(self.spec.types), np.int64)
-        self._add(unigram_counts(self.text, self.extractor), unigrams=True)
-        for number, part in enumerate(counter):
-            if number == 0 and counter.links:
-                self._check_disk(len(part.features), len(part.targets), counter.share(0))
+        self.rows_by_type, self.singles_by_type = np.zeros((2, len(self.spec.types)), np.int64)
+        self._add(unigrams)
+        told = False
+        for part in counter:
+            if not told and counter.done:
+                self._check_disk(len(part.features), len(part.targets), counter.done)
+                told = True
             self._add(part)
         writer.append("offsets", np.array([self.n_links]))
-        for held_out in self.held_out.values():
-            held_out.finish()
 
-    def _make_annotations(self) -> int:
+    def _make_annotations(self, unigrams: Counts) -> int:
         """Where the annotations go, and how much memory is left for counting."""
         s = self.settings
         room = s.memory - self.text.tokens.nbytes
@@ -297,13 +302,13 @@ class _Run:
             needed = Annotations.bytes_needed(events, self.extractor)
             in_memory = needed <= s.memory // 3
             storage = _zeros if in_memory else self.writer.scratch
-            self.annotations = Annotations(events, self.extractor, storage)
+            self.annotations = Annotations(events, self.extractor, unigrams, storage)
             room -= needed if in_memory else 0
         return max(room, LEAST_MEMORY // 2)
 
     def _check_disk(self, rows: int, links: int, share: float) -> None:
         """Say from the first partition, before it is written, what disk all of them will take."""
-        of_row, of_link = 33, 12  # bytes in all arrays, those included that are needed on the way only
+        of_row, of_link = 30, 13  # bytes in all arrays, those included that are needed on the way only
         needed = (of_row * rows + of_link * links) / share + of_link * len(self.vocabulary)
         free = shutil.disk_usage(self.writer.folder).free
         said = f"about {needed / 1e6:,.0f} MB of disk are needed, {free / 1e6:,.0f} MB are free"
@@ -311,8 +316,8 @@ class _Run:
         if needed > free:
             raise SettingsError(f"{said}: choose fewer features, or prune more (--prune)")
 
-    def _add(self, part: Counts, unigrams: bool = False) -> None:
-        """Write a partition, and take from it what training needs."""
+    def _add(self, part: Counts) -> None:
+        """Write a part of the counts."""
         self.writer.append("features", part.features)
         self.writer.append("totals", part.totals)
         self.writer.append("offsets", part.offsets[:-1] + self.n_links)
@@ -320,18 +325,9 @@ class _Run:
         self.writer.append("counts", part.counts)
         self.n_links += len(part.targets)
         self.n_rows += len(part.features)
-        self.rows_by_type += np.bincount(self.extractor.layout.type_of(part.features), minlength=len(self.spec.types))
-        if not len(part.features):
-            return
-        index = RowIndex.build(part.features)
-        for held_out in self.held_out.values():
-            held_out.add(part, index)
-        if self.annotations is not None:
-            if unigrams:
-                self.annotations.add_unigrams(part)
-            else:
-                with self.progress("annotating", len(self.annotations.text.tokens)) as bar:
-                    self.annotations.add(part, index, self.settings.threads, bar)
+        types, kinds = self.extractor.layout.type_of(part.features), len(self.spec.types)
+        self.rows_by_type += np.bincount(types, minlength=kinds)
+        self.singles_by_type += np.bincount(types[part.totals == 1], minlength=kinds)
 
     # -- counts to adjustment
 
@@ -340,8 +336,9 @@ class _Run:
         slots = s.training.table_slots(self.n_links)
         self.notify(f"{self.n_rows:,} features, {self.n_links:,} links; {slots:,} slots for metafeature weights")
         self.adjustment = Adjustment(self.extractor, s.training, slots)
+        held_out = self._held_out_rows()
         self.report: TrainingReport = train_adjustment(
-            self.adjustment, s.training, self.annotations, self.held_out.get("fitted"), self.held_out.get("dev"),
+            self.adjustment, s.training, self.annotations, held_out.get("fitted"), held_out.get("dev"),
             s.threads if self.text.events >= EVENTS_FOR_THREADS else 1, s.seed, self.progress,
         )  # fmt: skip
         self.annotations, self.adjusted, self.held_out = None, True, {}
@@ -354,44 +351,32 @@ class _Run:
             steps = " → ".join(f"{p:.2f}" for p in self.report.perplexities)
             self.notify(f"held-out perplexity {steps}; kept pass {self.report.best_pass}")
 
+    def _held_out_rows(self) -> dict[str, HeldOut]:
+        if not self.held_out:
+            return {}
+        counts = Counts(*(self.writer.load(name) for name in Counts._fields))
+        index = RowIndex.build(counts.features)
+        return {name: HeldOut(text, self.extractor, counts, index) for name, text in self.held_out.items()}
+
     # -- counts and adjustment to the matrix
 
     def build(self) -> None:
-        writer, s = self.writer, self.settings
-        features, totals, offsets, targets, counts = (writer.load(name) for name in Counts._fields)
-        weights, sums = writer.array("weights", "<f4"), writer.array("sums", "<f4")
+        s = self.settings
+        made = PageWriter(self.writer, self.extractor, self.adjustment, s.threads)
         with self.progress("building", self.n_links) as bar:
-            row = 0
-            while row < len(features):
-                end = max(row + 1, int(np.searchsorted(offsets, offsets[row] + LINKS_AT_A_TIME, "right")) - 1)
-                first, last = offsets[row], offsets[end]
-                part = Counts(
-                    features[row:end], totals[row:end], offsets[row : end + 1] - first, targets[first:last],
-                    counts[first:last],
-                )  # fmt: skip
-                made = self.adjustment.weigh(part, s.threads)
-                if not np.isfinite(made[1]).all():
-                    raise SettingsError("training diverged: some weights are no numbers any more; lower --rate")
-                weights.append(made[0])
-                sums.append(made[1])
-                bar(int(last - first))
-                row = end
-        self.index = RowIndex.build(features)
+            self.pages = made.write(self.n_rows, self.singles_by_type, s.weight_bits // 8, bar)
 
     # -- the matrix to a gate
 
     def calibrate(self) -> None:
         """Learn the gate on held-out text."""
-        s, writer, text = self.settings, self.writer, self.gate_text
+        s, text = self.settings, self.gate_text
         if not s.gate or text is None:
             return
         if text.events < calibration.LEAST_EVENTS:
             self.notify(f"{text.events:,} held-out tokens are too few for a gate; {calibration.LEAST_EVENTS:,} are not")
             return
-        codes = calibration.count_codes(writer.load("totals"))
-        offsets, targets = writer.load("offsets"), writer.load("targets")
-        found = self._find(text, offsets, targets)
-        events = calibration.Events(*found, codes, offsets, writer.load("sums"), writer.load("weights"))
+        events = calibration.Events(*self._find(text))
         with self.progress("gating", calibration.PASSES * len(events)) as bar:
             flat, report = calibration.fit(events, s.gate, s.seed, bar)
         steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
@@ -399,18 +384,18 @@ class _Run:
         if report.helps:
             self.gate = flat, report
 
-    def _find(self, text: Text, offsets: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and links of the events of a text. (events, slots) int64 each"""
-        from snm.kernels import lookup
+    def _find(self, text: Text) -> tuple[np.ndarray, ...]:
+        """What the rows of the events of a text say: code, length, row sum, weight. (events, slots) each"""
+        from snm.kernels import pages
 
-        tokens = text.tokens
-        rows = np.empty((len(tokens), self.extractor.n_slots), np.int64)
-        links = np.empty_like(rows)
-        for start, stop in self.extractor.blocks(0, len(tokens)):
-            lookup.find_rows(self.extractor.keys(tokens, start, stop), self.index, rows[start:stop])
-            lookup.find_links(rows[start:stop], tokens[start:stop], offsets, targets, links[start:stop])
-        events = rows[:, 0] >= 0
-        return rows[events], links[events]
+        self.writer.close()
+        opened = Pages.open(self.writer.folder, self.pages, self.extractor)
+        parts = []
+        for start, stop in self.extractor.blocks(0, len(text.tokens)):
+            found = pages.find(self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop], opened)
+            events = found.row_sum[0] > 0
+            parts.append([array[:, events].T for array in found])
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
     # -- the slice that was set aside back into the counts
 
@@ -423,7 +408,7 @@ class _Run:
         """Count the text anew with the slice, and build M of that: the adjustment and the gate stay."""
         assert self.whole is not None
         self.notify("counting again, with the text that was set aside")
-        for name in (*Counts._fields, "weights", "sums"):
+        for name in (*Counts._fields, *ARRAYS):
             self.writer.drop(name)
         self.text = self.whole
         self.count()
@@ -435,9 +420,10 @@ class _Run:
         if self.gate is not None:
             flat, report = self.gate
             self.writer.array("gate", "<f4").append(flat)
-            self.writer.array("codes", "|u1").append(calibration.count_codes(self.writer.load("totals")))
             gate = {"units": self.settings.gate, **asdict(report)}
-        self._finish(SnmModel.kind, self.index, {"training": self._training(), "gate": gate})
+        for name in ("features", "offsets", "targets"):
+            self.writer.drop(name)
+        self._finish(SnmModel.kind, {"pages": self.pages, "training": self._training(), "gate": gate})
 
     # -- counts to a backoff model
 
@@ -458,7 +444,9 @@ class _Run:
             self.notify(warning)
         self.writer.array("probabilities", "<f4").append(made.probabilities)
         self.writer.array("backoffs", "<f4").append(made.backoffs)
-        self._finish(BackoffModel.kind, index, {"estimation": {"model": s.model, **made.details}})
+        self.writer.array("index", index.places.dtype.str).append(index.places)
+        how = {"index": index.description, "estimation": {"model": s.model, **made.details}}
+        self._finish(BackoffModel.kind, how)
 
     # -- tokens to a network
 
@@ -478,15 +466,14 @@ class _Run:
 
     # -- the folder
 
-    def _finish(self, kind: str, index: RowIndex, how: dict[str, Any]) -> None:
+    def _finish(self, kind: str, how: dict[str, Any]) -> None:
         self.writer.drop("counts")
         self.writer.drop("totals")
-        self.writer.array("index", index.places.dtype.str).append(index.places)
         if self.extractor.classes is not None:
             self.writer.array("classes", "<u2").append(self.extractor.classes)
         self.vocabulary.write(self.writer.folder / VOCABULARY)
         manifest = storage.describe(
-            self.extractor, index, self.rows_by_type, self.n_links, kind, {"text": self.figures, **how}
+            self.extractor, self.rows_by_type, self.n_links, kind, {"text": self.figures, **how}
         )
         self.writer.finish(manifest, self.settings.threads)
 

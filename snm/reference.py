@@ -177,17 +177,24 @@ class Adjustment:
         codes = range(8) if self.buckets[1] == "half" else PAIR_CODES if floor and ceiling else FLOOR_CODES
         return (int(self.bucket_hashes[1][line]) if line else 0), codes[rest]
 
-    def __call__(self, feature: Feature, target: int, total: int, link: int) -> float:
+    def __call__(self, feature: Feature, target: int, total: int, link: int, lexical: bool = True) -> float:
+        """A(i, j); without `lexical`, metafeatures that hold the feature's identity are left out."""
         found = self.metafeatures(feature, target, total, link)
-        return self.start + sum(m * w * float(self.table[slot, 0]) for _, slot, w, m in found)
+        return self.start + sum(
+            m * w * float(self.table[slot, 0]) for mask, slot, w, m in found if lexical or not mask & 1
+        )
 
 
-def matrix(counts: Counts, adjustment: Adjustment) -> dict[Feature, dict[int, float]]:
-    """M_ij = exp(A(i, j)) C_ij / C_i*."""
+def matrix(counts: Counts, adjustment: Adjustment, leave_one_out: bool = False) -> dict[Feature, dict[int, float]]:
+    """M_ij = exp(A(i, j)) C_ij / C_i*.
+
+    Leave-one-out training never looks at a feature seen once: its identity has no weight.
+    """
     made = {}
     for feature, row in counts.items():
         total = sum(row.values())
-        made[feature] = {j: math.exp(adjustment(feature, j, total, c)) * c / total for j, c in row.items()}
+        lexical = total > 1 or not leave_one_out
+        made[feature] = {j: math.exp(adjustment(feature, j, total, c, lexical)) * c / total for j, c in row.items()}
     return made
 
 

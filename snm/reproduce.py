@@ -12,8 +12,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +24,7 @@ import numpy as np
 from snm.baselines.neural import CELLS, NetworkSettings, choose_device
 from snm.corpus import encode_files, find_files
 from snm.errors import InputError, MissingExtra, SettingsError
+from snm.evaluation import speed
 from snm.metafeatures import MetafeatureSet
 from snm.mixing import find_weights, perplexity_of
 from snm.pipeline import NEURAL, Settings, train
@@ -182,7 +181,7 @@ class Workspace:
             text = encode_files(self.texts[part], model.vocabulary)
             np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])
         size, what = size_of(model.manifest)
-        self.figures[name] = {what: size, "seconds": seconds, "speed": round(speed_of(output, self.texts["test"]))}
+        self.figures[name] = {what: size, "seconds": seconds, "speed": round(speed(output, self.texts["test"]))}
         if not self.keep_models:
             shutil.rmtree(output)
         self._save()
@@ -257,18 +256,6 @@ class Workspace:
             return True
         large = sum(Path(file).stat().st_size for file in find_files(self.texts["train"])) > SMALL_FOR_NETWORKS
         return large and choose_device("auto") == "cpu"
-
-
-def speed_of(path: Path, text: Path) -> float:
-    """Words scored a second on one core, of a process of its own: libraries of matrices take all cores otherwise."""
-    code = "import sys; from snm.evaluation import speed; print(speed(*sys.argv[1:]))"
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
-    where = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-c", code, path, text], env={**os.environ, **one, "PYTHONPATH": where}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    return float(done.stdout)
 
 
 def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:

@@ -27,3 +27,8 @@ class RowIndex(NamedTuple):
         places = np.empty(((high - low) >> shift) + 2, np.uint32 if len(features) < 1 << 32 else np.uint64)
         lookup.build_index(features, np.uint64(low), np.uint64(shift), places)
         return cls(features, places, np.uint64(low), np.uint64(shift))
+
+    @property
+    def description(self) -> dict[str, int]:
+        """What the manifest of a model says of it."""
+        return {"low": int(self.low), "shift": int(self.shift)}

@@ -23,11 +23,10 @@ import numpy as np
 from snm import parallel
 from snm.errors import FormatError, SettingsError
 from snm.features import Extractor
-from snm.rows import RowIndex
 from snm.vocabulary import Vocabulary
 
 FORMAT = "snm-model"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
 
@@ -101,15 +100,25 @@ class ModelWriter:
         self._arrays[name].close()
         return open_array(self._arrays[name].path)
 
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """A part of an array that has been written, in memory of its own: mapped pages would count as ours."""
+        array = self._arrays[name]
+        array.close()
+        return np.fromfile(array.path, array.dtype, stop - start, offset=128 + start * array.dtype.itemsize)
+
     def drop(self, name: str) -> None:
         """Take out an array that was needed on the way only."""
         self._arrays[name].close()
         self._arrays.pop(name).path.unlink()
 
-    def finish(self, manifest: dict[str, Any], threads: int = 1) -> None:
-        """Sync everything, write the manifest, and give the folder its name."""
+    def close(self) -> None:
+        """All arrays are written."""
         for array in self._arrays.values():
             array.close()
+
+    def finish(self, manifest: dict[str, Any], threads: int = 1) -> None:
+        """Sync everything, write the manifest, and give the folder its name."""
+        self.close()
         files = sorted(p for p in self.folder.rglob("*") if p.is_file())
         entries: dict[str, Any] = {}
 
@@ -195,7 +204,7 @@ def size_of(manifest: dict[str, Any]) -> tuple[int, str]:
 
 
 def describe(
-    extractor: Extractor, index: RowIndex, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
+    extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest of a model of rows; `how` says how it was made."""
     layout, spec, vocabulary = extractor.layout, extractor.spec, extractor.vocabulary
@@ -204,7 +213,6 @@ def describe(
         "features": spec.text,
         "layout": asdict(layout),
         "hash_bits": layout.hash_bits,
-        "index": {"low": int(index.low), "shift": int(index.shift)},
         "families": extractor.family_digests(),
         "rows": int(rows_by_type.sum()),
         "links": links,

@@ -101,6 +101,8 @@ class Adjustment:
         self._layout = layout
         self._type_hashes = np.array([t.salt for t in types], np.uint64)
         self.start = 0.0 if settings.start is None else settings.start
+        self._single_alike = settings.loss == "leave-one-out"
+        self._vocabulary = len(extractor.vocabulary)
         link_buckets = metafeatures.link_buckets
         self._buckets = (
             metafeatures.feature_buckets == "double", link_buckets == "double", link_buckets == "half",
@@ -116,21 +118,34 @@ class Adjustment:
         return Function(
             np.uint64(layout.type_shift), np.uint64((1 << layout.type_bits) - 1), self._type_hashes,
             bucket_hashes("feature-count"), line_hashes(), *self._buckets, self.start,
-            plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends,
+            plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends, plan.lexical,
             np.uint64(len(self.table)), self.table,
         )  # fmt: skip
 
-    def weigh(self, counts: Counts, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def singles(self) -> np.ndarray:
+        """M_ij of features seen once, which leave-one-out never looks at: by type and target. (types, words) float32
+
+        Empty after other losses, where such features are like all others.
+        """
+        from snm.kernels import adjustment
+
+        made = np.empty((len(self._type_hashes) if self._single_alike else 0, self._vocabulary), np.float32)
+        for kind, weights in enumerate(made):
+            adjustment.weigh_singles(kind, self.function, weights)
+        return made
+
+    def weigh(
+        self, counts: Counts, threads: int = 1, singles: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """M and its row sums for the rows of `counts`: (links,) float32, (rows,) float32."""
         from snm.kernels import adjustment
 
+        singles = self.singles() if singles is None else singles
         weights = np.empty(len(counts.targets), np.float32)
         sums = np.empty(len(counts.features), np.float32)
 
         def work(rows: tuple[int, int]) -> None:
-            adjustment.weigh_rows(
-                *rows, counts, self.function, weights, sums,
-            )  # fmt: skip
+            adjustment.weigh_rows(*rows, counts, self.function, singles, weights, sums)
 
         parallel.run(work, _even_rows(counts.offsets, 8 * threads), threads)
         return weights, sums
@@ -167,46 +182,39 @@ def _even_rows(offsets: np.ndarray, n: int) -> list[tuple[int, int]]:
 
 
 class Annotations:
-    """Counts of the features of every event of a text: (tokens, slots, 2) uint32, (C_i*, C_ij)."""
+    """Counts of the features of every event of a text, the empty feature's aside: (tokens, slots - 1) uint32.
 
-    def __init__(self, text: Text, extractor: Extractor, storage: Callable[[tuple[int, ...]], np.ndarray]) -> None:
+    (C_i*, C_ij) in sixteen bits each, see `kernels.counting.pack_counts`; 0 where there is no feature. `Counter`
+    fills them in.
+    """
+
+    def __init__(
+        self, text: Text, extractor: Extractor, unigrams: Counts, storage: Callable[[tuple[int, ...]], np.ndarray]
+    ) -> None:
         """`storage` makes a zeroed uint32 array of the shape it is given, in memory or on disk."""
         self.text, self.extractor = text, extractor
-        self.values = storage((len(text.tokens), extractor.n_slots, 2))
+        self.values = storage((len(text.tokens), extractor.n_slots - 1))
+        self.flat = self.values.reshape(-1)
+        self.origin_type = np.dtype(np.uint32 if self.flat.size < 1 << 32 else np.uint64)
+        self._total = int(unigrams.totals[0])
+        self._counts = np.zeros(len(extractor.vocabulary), np.uint32)
+        self._counts[unigrams.targets] = unigrams.counts
 
     @staticmethod
     def bytes_needed(text: Text, extractor: Extractor) -> int:
-        return len(text.tokens) * extractor.n_slots * 8
+        return len(text.tokens) * (extractor.n_slots - 1) * 4
 
-    def add_unigrams(self, counts: Counts) -> None:
-        """Annotate slot 0, the empty feature's."""
-        of_word = np.zeros(len(self.extractor.vocabulary), np.uint32)
-        of_word[counts.targets] = counts.counts
-        self.values[:, 0, 0] = counts.totals[0]
-        self.values[:, 0, 1] = of_word[self.text.tokens]
+    @property
+    def unigrams(self) -> Any:
+        """What the training kernel takes."""
+        from snm.kernels.adjustment import Unigrams
 
-    def add(self, counts: Counts, index: RowIndex, threads: int, advance: Callable[[int], None]) -> None:
-        """Annotate the features that have a row in this partition."""
-        from snm.kernels import lookup
-
-        tokens = self.text.tokens
-
-        def work(block: tuple[int, int]) -> None:
-            start, stop = block
-            keys = self.extractor.keys(tokens, start, stop)
-            lookup.annotate(
-                keys[1:], tokens[start:stop], index, counts, self.values[start:stop, 1:],
-            )  # fmt: skip
-            advance(stop - start)
-
-        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+        return Unigrams(np.int64(self._total), self._counts)
 
     def mean_features(self, leave_one_out: bool, most: int = 1 << 20) -> float:
         """Mean number of features an event that training looks at, of about `most` tokens or all there are."""
-        step = -(-len(self.values) // most)
-        totals = self.values[::step, :, 0]
-        events = np.count_nonzero(totals[:, 0])
-        return float(np.count_nonzero(totals > leave_one_out) / max(1, int(events)))
+        totals = self.values[:: -(-len(self.values) // most)] >> np.uint32(16)
+        return 1.0 + float(np.count_nonzero(totals > leave_one_out) / max(1, len(totals)))
 
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
@@ -221,7 +229,7 @@ class Annotations:
             start, stop = block
             keys = self.extractor.keys(tokens, start, stop)
             loss = kernel.train_events(
-                keys, tokens[start:stop], self.values[start:stop], settings.loss == "leave-one-out",
+                keys, tokens[start:stop], self.values[start:stop], self.unigrams, settings.loss == "leave-one-out",
                 settings.learning_rate(), adjustment.function, NO_GRADIENTS,
             )  # fmt: skip
             losses.append(loss)
@@ -234,48 +242,19 @@ class Annotations:
 class HeldOut:
     """Held-out text with the whole rows of C that its events touch."""
 
-    def __init__(self, text: Text, extractor: Extractor) -> None:
-        self.text, self.extractor = text, extractor
-        self.rows = np.full((len(text.tokens), extractor.n_slots), -1, np.int32)
-        self._parts: list[Counts] = []
-        self._n_rows = 0
-
-    def add(self, counts: Counts, index: RowIndex) -> None:
-        """Keep the rows of this partition that the text touches."""
-        found = self._find(index)
-        used = np.zeros(len(counts.features), bool)
-        used[found[found >= 0]] = True
-        renumbered = np.cumsum(used, dtype=np.int64) - 1 + self._n_rows
-        here = found >= 0
-        self.rows[here] = renumbered[found[here]]
-        self._n_rows += int(used.sum())
-        self._parts.append(_select_rows(counts, used))
-
-    def _find(self, index: RowIndex) -> np.ndarray:
+    def __init__(self, text: Text, extractor: Extractor, counts: Counts, index: RowIndex) -> None:
         from snm.kernels import lookup
 
-        tokens = self.text.tokens
-        found = np.empty(self.rows.shape, np.int64)
-        for start, stop in self.extractor.blocks(0, len(tokens)):
-            lookup.find_rows(self.extractor.keys(tokens, start, stop), index, found[start:stop])
-        return found
-
-    def finish(self) -> None:
-        """Put the kept rows together and find each event's links."""
-        from snm.kernels import lookup
-
-        parts, self._parts = self._parts, []
-        ends = np.cumsum([len(part.targets) for part in parts])
-        shifted = [part.offsets[:-1] + end - len(part.targets) for part, end in zip(parts, ends, strict=True)]
-        self.counts = Counts(
-            np.concatenate([part.features for part in parts]),
-            np.concatenate([part.totals for part in parts]),
-            np.append(np.concatenate(shifted), ends[-1]),
-            np.concatenate([part.targets for part in parts]),
-            np.concatenate([part.counts for part in parts]),
-        )
+        self.text, tokens = text, text.tokens
+        found = np.empty((len(tokens), extractor.n_slots), np.int64)
+        for start, stop in extractor.blocks(0, len(tokens)):
+            lookup.find_rows(extractor.keys(tokens, start, stop), index, found[start:stop])
+        used, renumbered = np.unique(found, return_inverse=True)
+        absent = int(used[0] < 0)
+        self.rows = (renumbered.reshape(found.shape) - absent).astype(np.int32)
+        self.counts = _select_rows(counts, used[absent:])
         self.links = np.empty(self.rows.shape, np.int64)
-        lookup.find_links(self.rows, self.text.tokens, self.counts.offsets, self.counts.targets, self.links)
+        lookup.find_links(self.rows, tokens, self.counts.offsets, self.counts.targets, self.links)
         self.events = np.flatnonzero(self.rows[:, 0] >= 0)
 
     def perplexity(self, adjustment: Adjustment, threads: int = 1) -> float:
@@ -321,17 +300,12 @@ class HeldOut:
         return float(loss)
 
 
-def _select_rows(counts: Counts, used: np.ndarray) -> Counts:
-    """The rows marked in `used`, as counts of their own."""
-    lengths = np.diff(counts.offsets)
-    keep = np.repeat(used, lengths)
-    return Counts(
-        counts.features[used],
-        counts.totals[used],
-        np.concatenate([[0], np.cumsum(lengths[used])]).astype(np.int64),
-        counts.targets[keep],
-        counts.counts[keep],
-    )
+def _select_rows(counts: Counts, rows: np.ndarray) -> Counts:
+    """The rows that are listed, as counts of their own."""
+    starts, lengths = counts.offsets[rows], counts.offsets[rows + 1] - counts.offsets[rows]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    links = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return Counts(counts.features[rows], counts.totals[rows], offsets, counts.targets[links], counts.counts[links])
 
 
 @dataclass

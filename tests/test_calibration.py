@@ -12,6 +12,7 @@ from snm.calibration import Events, Gate, GateReport, count_codes, fit, loss_and
 from snm.corpus import encode_files
 from snm.evaluation import check_sums, perplexity
 from snm.kernels import gating
+from snm.kernels.pages import Found, read_row
 from snm.model import SnmModel, load
 from snm.pipeline import Settings, train
 from tests.conftest import write_bigrams
@@ -50,12 +51,13 @@ def test_counts_are_kept_to_an_eighth_of_an_octave() -> None:
 
 def test_the_kernels_weights_are_the_oracles() -> None:
     _, gate = random_gate()
-    offsets = np.array([0, 3, 4, 9], np.int64)
+    lengths = np.array([3, 1, 5])
     totals, sums = np.array([7, 1, 300], np.uint64), np.array([0.4, 0.01, 2.5], np.float32)
     rows = np.array([[2, 0, -1, 1], [0, -1, -1, -1], [1, 1, 2, 0]], np.int64)
-    scale = np.empty(rows.shape)
-    gating.gate_rows(rows, count_codes(totals), offsets, sums, gate, scale)
-    lengths = np.diff(offsets)
+    scale = np.empty(rows.shape, np.float32)
+    row_sums = np.where(rows >= 0, sums[rows], np.float32(0))
+    seen = [count_codes(totals)[rows], lengths[rows].astype(np.float32), row_sums, row_sums]
+    gating.gate_events(Found(*(np.ascontiguousarray(part.T) for part in seen)), gate, scale)
     for found, event in zip(scale, rows, strict=True):
         known = [None if r < 0 else (int(totals[r]), int(lengths[r]), float(sums[r])) for r in event]
         assert found.tolist() == pytest.approx(reference.gate_weights(known, gate), rel=1e-5)
@@ -63,13 +65,13 @@ def test_the_kernels_weights_are_the_oracles() -> None:
 
 def random_events(n: int = 30) -> Events:
     random = np.random.default_rng(7)
-    rows = random.integers(-1, 20, (n, SLOTS))
-    rows[:, 0] = 0
-    offsets = np.cumsum([0, *random.integers(1, 5, 20)])
-    links = np.where(rows >= 0, offsets[rows], -1)
-    links[:, 1:][random.random((n, SLOTS - 1)) < 0.3] = -1
-    codes, sums = random.integers(0, 80, 20).astype(np.uint8), random.uniform(0.1, 2, 20).astype(np.float32)
-    return Events(rows, links, codes, offsets, sums, random.uniform(0.01, 0.1, offsets[-1]).astype(np.float32))
+    shape = n, SLOTS
+    here = random.random(shape) < 0.8
+    here[:, 0] = True
+    row_sum = np.where(here, random.uniform(0.1, 2, shape), 0).astype(np.float32)
+    weight = row_sum * random.uniform(0.01, 0.1, shape).astype(np.float32)
+    weight[:, 1:][random.random((n, SLOTS - 1)) < 0.3] = 0
+    return Events(random.integers(0, 80, shape).astype(np.uint8), random.integers(1, 5, shape), row_sum, weight)
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
@@ -115,21 +117,21 @@ def test_a_gated_model_is_better_and_sums_to_one(gated: SnmModel, text_file: Pat
 def test_scores_are_what_the_oracle_makes_of_rows_and_gate(gated: SnmModel, text_file: Path) -> None:
     lines = text_file.read_text().split("\n")[:20]
     scored = gated.score_words(lines)
-    assert gated.gate is not None
     for line, words in zip(lines, scored, strict=True):
         tokens = [*gated.context(line).tolist(), 1]
         for k in range(1, len(tokens)):
-            rows = gated._rows(np.array(tokens[:k], np.uint32))
-            known: list[tuple[float, int, float] | None] = []
-            num: list[float] = []
-            for row in rows:
-                if row < 0:
-                    known.append(None)
-                    num.append(0.0)
-                    continue
-                targets, weights = gated._row(row)
-                code = gated.codes[row]
-                known.append((2 ** (code / 8), len(targets), float(gated.row_values[row])))
+            keys = gated._keys(np.array(tokens[:k], np.uint32))
+            found, _ = gated._look_up(keys, tokens[k])
+            pages = gated.pages
+            known: list[tuple[float, int, float] | None] = [
+                (2 ** (pages.unigram_code / 8), int(pages.unigram_links), float(pages.unigram_sum))
+            ]
+            num = [float(pages.unigrams[tokens[k]])]
+            for q in range(1, len(keys)):
+                targets, weights = read_row(q, keys[q, 0], pages)
+                known.append(
+                    (2 ** (found.code[q, 0] / 8), len(targets), float(weights.sum())) if len(targets) else None
+                )
                 num.append(float(weights[targets == tokens[k]].sum()))
             scale = reference.gate_weights(known, gated.gate)
             den = sum(s * row[2] for s, row in zip(scale, known, strict=True) if row)
@@ -152,7 +154,7 @@ def test_the_slice_set_aside_is_counted_in_the_end(gated: SnmModel, text_file: P
     assert model.manifest["files"] == gated.manifest["files"], "the same, bit for bit"
     ungated = train([text_file], tmp_path / "ungated", Settings(order=4, threads=1, gate=0))
     assert ungated.manifest["gate"] is None
-    for name in ("features", "offsets", "targets"):
+    for name in ("starts",):
         assert ungated.manifest["files"][f"{name}.npy"] == model.manifest["files"][f"{name}.npy"]
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from snm.counting import BYTES_A_LINK, Counter, unigram_counts
-from tests.conftest import extractor_of, random_text, text_of
-from tests.test_parity import all_counts
+from snm.corpus import sample_sentences
+from snm.counting import Counter, unigram_counts
+from snm.kernels.counting import pack_count, unpack_count
+from snm.metafeatures import half_octave
+from snm.training import Annotations
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
+from tests.test_parity import all_counts, as_dictionary
 
 
 @pytest.mark.parametrize("spec", ["ngram(0..4)", "snm10-skip"])
@@ -25,10 +29,11 @@ def test_counts_do_not_depend_on_partitions_and_threads(spec: str) -> None:
 def test_the_budget_decides_the_partitions() -> None:
     text = random_text(1, 3000, 200, 40)
     extractor = extractor_of("ngram(0..4)", text, 202)
-    counter = Counter(text, extractor, memory=2_000_000)
+    counter = Counter(text, extractor, memory=500_000)
     parts = list(counter)
     assert 2 <= len(parts) == len(counter.ranges) < 1 << extractor.layout.bucket_bits
-    assert max(int(part.counts.sum()) for part in parts) * BYTES_A_LINK <= 2_000_000
+    assert max(int(part.counts.sum()) for part in parts) * 8 <= 500_000
+    assert counter.done == pytest.approx(1)
     assert len(list(Counter(text, extractor, memory=1))) == 1 << extractor.layout.bucket_bits, "one bucket at the least"
 
 
@@ -44,6 +49,37 @@ def test_in_a_closed_vocabulary_unk_has_no_row_entry() -> None:
     text = text_of([[4, 2, 5]])
     counts = unigram_counts(text, extractor_of("ngram(0)", text, 7, closed=True))
     assert counts.targets.tolist() == [1, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_events_are_annotated_with_their_counts(partitions: int, threads: int) -> None:
+    text = random_text(29, 400, 30, 20)
+    extractor = extractor_of(f"{SMALL_SKIPS} + ngram(5..6)", text, 32)
+    for sample in (text, sample_sentences(text, 700, 1)):
+        made = Annotations(sample, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32))
+        counter = Counter(text, extractor, 1 << 30, threads, partitions, prune=2, annotations=made)
+        totals: dict[int, int] = {}
+        links: dict[tuple[int, int], float] = {}
+        for part in counter:
+            totals |= dict(zip(part.features.tolist(), part.totals.tolist(), strict=True))
+            links |= as_dictionary(part, part.counts)
+        keys = extractor.keys(sample.tokens, 0, len(sample.tokens))[1:]
+        annotated = 0
+        for k, word in enumerate(sample.tokens.tolist()):
+            for q, key in enumerate(keys[:, k].tolist()):
+                expected = totals[key] << 16 | int(links[key, word]) if key in totals else 0
+                assert made.values[k, q] == expected
+                annotated += expected > 0
+        assert annotated > 1000
+
+
+def test_large_counts_keep_twelve_bits() -> None:
+    for count in (1, 2, 4095, 4096, 4097, 6143, 6144, 123_456, 2**31 + 12345, 2**32 - 1):
+        found = unpack_count(pack_count(count))
+        assert found <= count < found * (1 + 2**-11)
+        assert found == count or count >= 4096
+        assert half_octave(found) == half_octave(count)
 
 
 def test_one_word_and_features_that_never_fit() -> None:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snm.counting import Counter
 from snm.errors import SpecError
 from snm.features import PRESETS, FeatureSpec, KeyLayout, feature_family
 from snm.vocabulary import Vocabulary
-from tests.conftest import extractor_of, random_text, text_of
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
 
 
 def types(text: str) -> set[str]:
@@ -222,3 +223,32 @@ def test_a_family_that_returns_something_else_is_refused() -> None:
 def test_a_family_needs_a_plain_name() -> None:
     with pytest.raises(SpecError, match="family name"):
         feature_family("My Family")
+
+
+def test_the_parent_of_a_feature_is_part_of_it() -> None:
+    spec = FeatureSpec("ngram(0..3) + skip(r=1..2, s=1..2, words=1..3) + skip(r=2, s=3..4, a=1) + class(r=1..2, a=0)")
+    shapes = [(s.r, s.s, s.a, spec.types[s.type_index].classes) for s in spec.slots]
+    parents = {shape: shapes[p] for shape, p in zip(shapes, spec.parents, strict=True)}
+    empty = (0, 0, 0, False)
+    assert parents[empty] == parents[0, 0, 1, False] == parents[1, 2, 0, False] == parents[1, 0, 0, True] == empty
+    assert parents[0, 0, 3, False] == parents[1, 1, 2, False] == (0, 0, 2, False)
+    assert parents[2, 2, 1, False] == (1, 2, 1, False)
+    assert parents[2, 4, 1, False] == empty, "its own is not there"
+    assert parents[2, 0, 0, True] == (1, 0, 0, True)
+    for name in PRESETS:
+        assert all(p < q or q == 0 for q, p in enumerate(FeatureSpec(name).parents))
+
+
+@pytest.mark.parametrize("spec", ["snm5", "snm10-skip", SMALL_SKIPS])
+def test_what_was_seen_was_seen_in_part(spec: str) -> None:
+    text = random_text(31, 200, 20, 25)
+    extractor = extractor_of(spec, text, 22)
+    rows = {key for part in Counter(text, extractor, 1 << 30, prune=2) for key in part.features.tolist()}
+    keys = extractor.keys(text.tokens, 0, len(text.tokens)).tolist()
+    checked = 0
+    for q, parent in enumerate(extractor.spec.parents):
+        for child, part in zip(keys[q], keys[parent], strict=True):
+            if child in rows and parent and part:
+                assert part in rows
+                checked += 1
+    assert checked > 100

@@ -11,8 +11,9 @@ import pytest
 
 from snm.baselines.neural import NetworkSettings
 from snm.errors import InputError, SettingsError
+from snm.evaluation import speed
 from snm.metafeatures import MetafeatureSet
-from snm.reproduce import TABLES, Workspace, find_texts, plot_frontier, settings_of, speed_of
+from snm.reproduce import TABLES, Workspace, find_texts, plot_frontier, settings_of
 from tests.test_cli import fails, run
 
 
@@ -29,7 +30,7 @@ def corpus(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def workspace(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("snm.reproduce.speed_of", lambda path, text: 1000.0)  # a process for each model takes its time
+        patch.setattr("snm.reproduce.speed", lambda path, text: 1000.0)
         yield Workspace(tmp_path_factory.mktemp("work") / "w", corpus)
 
 
@@ -64,7 +65,7 @@ def test_networks_are_left_out_where_they_cannot_be_trained(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("snm.reproduce.find_spec", lambda name: None)
-    monkeypatch.setattr("snm.reproduce.speed_of", lambda path, text: 1000.0)
+    monkeypatch.setattr("snm.reproduce.speed", lambda path, text: 1000.0)
     said: list[str] = []
     rows = Workspace(tmp_path / "w", corpus, notify=said.append).table("table3")
     assert [row["model"] for row in rows] == ["KN5", "SBO", "SNM5-skip", "SNM10-skip"]
@@ -86,7 +87,7 @@ def test_results_of_another_run_are_taken(workspace: Workspace, corpus: Path, tm
 
 
 def test_speed(model_path: Path, corpus: Path) -> None:
-    assert speed_of(model_path, corpus / "test.txt") > 100
+    assert speed(model_path, corpus / "test.txt") > 100
 
 
 def test_the_frontier_is_drawn(workspace: Workspace, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from snm import parallel, storage
 from snm.baselines.tree import Tree
@@ -305,7 +306,8 @@ class NeuralModel(LanguageModel):
             states = self._states(tokens, begins[rows], lengths[rows])
             out[places] = self.output.score(tokens[places], states)
 
-        parallel.run(work, groups, threads)
+        with threadpool_limits(1, "blas"):  # threads are over groups of sentences
+            parallel.run(work, groups, threads)
         return out
 
     def _states(self, tokens: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 The hash of a conjunction is the XOR of the hashes of the elementary metafeatures it holds, its weight the
 product of their weights. A conjunction with the link count lies in the same line of eight slots as the one
-without, so that one fetch from memory serves all that differ in it. The places of all conjunctions of an
-event, or of a batch of links, are computed before the table is touched, so that the fetches overlap.
+without, so that one fetch from memory serves all that differ in it. The places of all conjunctions of a few
+events, or of a batch of links, are computed and asked for before the table is read, so that the fetches overlap.
 """
 
 import math
@@ -12,13 +12,18 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from snm.kernels.counting import unpack_count
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, helper, mix64, slot_of
+from snm.kernels.memory import as_float, prefetch
 from snm.metafeatures import FLOOR_CODES, PAIR_CODES, half_octave
 
 LARGEST_EXPONENT = 30.0  # exp() of more, or of less than its negative, would leave float32 before long
 BATCH = 64  # links whose places are computed together
+EVENTS_TOGETHER = 8  # in training: three times as fast as one by one, where the table is larger than the cache
 
+_LOG2_E, _LN_2 = 1 / math.log(2), math.log(2)
+_S2, _S3, _S4, _S5, _S6, _S7, _S8 = (1 / math.factorial(n) for n in range(2, 9))
 _SMALL = 4096  # counts below this find their bucket in a table
 _FLOOR = np.array([0] + [n.bit_length() - 1 for n in range(1, _SMALL)], np.int64)
 _LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - _FLOOR
@@ -45,8 +50,16 @@ class Function(NamedTuple):
     kind: np.ndarray
     multiplicity: np.ndarray
     ends: np.ndarray
+    lexical: np.ndarray
     slots: np.uint64
     table: np.ndarray  # (slots, 1 or 2) float32: theta and, for AdaGrad, the sum of its squared gradients
+
+
+class Unigrams(NamedTuple):
+    """The empty feature's counts, which are not annotated."""
+
+    total: np.int64
+    counts: np.ndarray  # (vocabulary,)
 
 
 class Scratch(NamedTuple):
@@ -115,7 +128,12 @@ def link_bucket(count, a):
 
 @helper
 def bounded_exp(x):
-    return math.exp(max(min(x, LARGEST_EXPONENT), -LARGEST_EXPONENT))
+    """exp(x) to one part in 10^9: the library's takes three times as long."""
+    x = max(min(x, LARGEST_EXPONENT), -LARGEST_EXPONENT) * _LOG2_E
+    whole = math.floor(x + 0.5)
+    r = (x - whole) * _LN_2
+    series = 1 + r * (1 + r * (_S2 + r * (_S3 + r * (_S4 + r * (_S5 + r * (_S6 + r * (_S7 + r * _S8)))))))
+    return series * as_float((np.uint32(np.int64(whole) + 127)) << np.uint32(23))
 
 
 @helper
@@ -149,17 +167,27 @@ def find_places(first, last, bucket, at, a, s):
     for c in range(first, last):
         group = a.kind[c] >> 2
         h = s.base_hash[a.base[c]] ^ s.line[group]
-        s.place[at + c - first] = np.uint32(slot_of(h, a.slots)) ^ s.code[group]
+        place = np.uint32(slot_of(h, a.slots)) ^ s.code[group]
+        s.place[at + c - first] = place
+        prefetch(a.table, place)
+
+
+@helper
+def target_hash(target):
+    return mix64(np.uint64(target) ^ TARGET_SALT)
 
 
 @helper
 def place_link(i, at, key, total, target, link, a, s):
-    """Places and weights of all conjunctions of link i, from place[at] on; return where they end."""
+    """Places and weights of all conjunctions of link i, from place[at] on; return where they end.
+
+    `target` is the target's hash.
+    """
     bucket, _ = log2_bucket(total)
     s.unit[0] = mix64(key ^ FEATURE_SALT)
     s.unit[1] = a.type_hashes[(key >> a.type_shift) & a.type_mask]
     s.unit[2] = a.count_hashes[bucket]
-    s.unit[3] = mix64(np.uint64(target) ^ TARGET_SALT)
+    s.unit[3] = target
     s.unit[4] = a.count_hashes[bucket + 1]
     for b in range(1, len(a.parent)):
         s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.unit[a.unit[b]]
@@ -210,18 +238,38 @@ def take_steps(first, last, at, weight_n, g_n, weight_p, g_p, i, rate, a, s):
 
 
 @helper
-def place_event(k, keys, words, annotations, leave_one_out, a, s):
-    """Place the conjunctions of all features of event k that take part; return their number.
+def take_plain_steps(first, last, at, gradient, rate, a, s):
+    """The same where all weights are 1."""
+    g = np.float32(gradient)
+    for c in range(first, last):
+        p = s.place[at + c - first]
+        if a.table.shape[1] == 1:
+            a.table[p, 0] -= rate * g
+        else:
+            seen = a.table[p, 1] + g * g
+            a.table[p, 1] = seen
+            a.table[p, 0] -= rate * g / math.sqrt(seen)
 
-    `negative` and `positive` get their factors: (C_i* - C_ij) / (C_i* - 1) and (C_ij - 1) / (C_i* - 1) with
-    leave-one-out, 1 and C_ij / C_i* without.
+
+@helper
+def place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s):
+    """Place the conjunctions of all features of event k that take part, as links n and on, from place[at] on.
+
+    Returns where both end. `negative` and `positive` get their factors: (C_i* - C_ij) / (C_i* - 1) and
+    (C_ij - 1) / (C_i* - 1) with leave-one-out, 1 and C_ij / C_i* without.
     """
-    n = 0
-    at = 0
+    target = target_hash(words[k])
     for q in range(keys.shape[0]):
-        total = np.int64(annotations[k, q, 0])
-        link = np.int64(annotations[k, q, 1])
-        if keys[q, k] == ABSENT or link == 0 or (leave_one_out and total == 1):
+        if keys[q, k] == ABSENT:
+            continue
+        if q == 0:
+            total, link = unigrams.total, np.int64(unigrams.counts[words[k]])
+        else:
+            packed = annotations[k, q - 1]
+            if packed == 0:
+                continue
+            total, link = unpack_count(packed >> np.uint32(16)), unpack_count(packed & np.uint32(0xFFFF))
+        if link == 0 or (leave_one_out and total == 1):
             continue
         s.negative[n], link_p = 1.0, link
         if leave_one_out:
@@ -231,19 +279,47 @@ def place_event(k, keys, words, annotations, leave_one_out, a, s):
         s.positive[n] = link_p / total
         s.slot[n] = q
         s.last_p[n] = a.ends[0]
-        at = place_link(n, at, keys[q, k], total, words[k], link, a, s)
+        at = place_link(n, at, keys[q, k], total, target, link, a, s)
         if link_p > 0:
             at = place_positive_part(n, at, total, link, link_p, a, s)
         n += 1
-    return n
+    return n, at
 
 
 @helper
-def predict_event(n, a, s):
-    """Multiply the factors of the n features by exp(A); return y', the sum of the positive parts."""
+def predict_plainly(first, stop, a, s):
+    """The same where all weights are 1, and both parts share what does not hold the link count. A fifth faster."""
     bare = a.ends[0]
     predicted = 0.0
-    for i in range(n):
+    for i in range(first, stop):
+        begin, last = s.begin[i], s.last_n[i]
+        shared = a.start
+        for c in range(bare):
+            shared += a.multiplicity[c] * a.table[s.place[begin + c], 0]
+        sum_n = shared
+        for c in range(bare, last):
+            sum_n += a.multiplicity[c] * a.table[s.place[begin + c], 0]
+        factor = bounded_exp(sum_n)
+        s.negative[i] *= factor
+        if s.positive[i] > 0.0:
+            if s.last_p[i] > bare:
+                at = begin + last - bare
+                for c in range(bare, s.last_p[i]):
+                    shared += a.multiplicity[c] * a.table[s.place[at + c], 0]
+                factor = bounded_exp(shared)
+            s.positive[i] *= factor
+        predicted += s.positive[i]
+    return predicted
+
+
+@helper
+def predict_event(first, stop, a, s):
+    """Multiply the factors of the features [first, stop) by exp(A); return y', the sum of the positive parts."""
+    bare = a.ends[0]
+    predicted = 0.0
+    if not (a.count_doubled or a.link_doubled):
+        return predict_plainly(first, stop, a, s)
+    for i in range(first, stop):
         begin, last = s.begin[i], s.last_n[i]
         a_n = a_p = a.start
         for c in range(last):
@@ -261,12 +337,19 @@ def predict_event(n, a, s):
 
 
 @helper
-def step_event(n, rate, a, s):
-    """Take the steps of the n features, by the gradients in `negative` and `positive`."""
+def step_event(first, stop, rate, a, s):
+    """Take the steps of the features [first, stop), by the gradients in `negative` and `positive`."""
     bare = a.ends[0]
-    for i in range(n):
+    plain = not (a.count_doubled or a.link_doubled)
+    for i in range(first, stop):
         begin, last, g_n, g_p = s.begin[i], s.last_n[i], s.negative[i], s.positive[i]
-        if s.last_p[i] > bare:
+        if plain and s.last_p[i] > bare:
+            take_plain_steps(0, bare, begin, g_n + g_p, rate, a, s)
+            take_plain_steps(bare, last, begin + bare, g_n, rate, a, s)
+            take_plain_steps(bare, s.last_p[i], begin + last, g_p, rate, a, s)
+        elif plain:
+            take_plain_steps(0, last, begin, g_n + g_p, rate, a, s)
+        elif s.last_p[i] > bare:
             take_steps(0, bare, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
             take_steps(bare, last, begin + bare, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
             take_steps(bare, s.last_p[i], begin + last, s.weight_p, g_p, s.weight_p, 0.0, i, rate, a, s)
@@ -277,7 +360,7 @@ def step_event(n, rate, a, s):
 
 
 @njit(nogil=True, cache=True)
-def train_events(keys, words, annotations, leave_one_out, rate, a, gradients):
+def train_events(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
     """One online pass over a block of events, by Eq. gradient_agg; return the summed loss.
 
     With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and
@@ -285,29 +368,57 @@ def train_events(keys, words, annotations, leave_one_out, rate, a, gradients):
     the same metafeature in both parts takes one step by the sum, otherwise one step a part.
     gradients[event, slot] receives the two parts where it is not empty (the tests ask for them).
     """
-    s = make_scratch(keys.shape[0], a)
+    s = make_scratch(EVENTS_TOGETHER * keys.shape[0], a)
+    ends = np.zeros(EVENTS_TOGETHER + 1, np.int64)
     loss = 0.0
-    for k in range(keys.shape[1]):
-        n = place_event(k, keys, words, annotations, leave_one_out, a, s)
-        predicted = predict_event(n, a, s)
-        if predicted > 0.0:
-            loss -= math.log(predicted)
-        for i in range(n):
-            loss += s.negative[i] + (s.positive[i] if leave_one_out else 0.0)
-            if s.positive[i] > 0.0:
-                # without leave-one-out `negative` has the whole first term of the gradient
-                s.positive[i] *= (1.0 if leave_one_out else 0.0) - 1.0 / predicted
-            if len(gradients):
-                gradients[k, s.slot[i], 0] = s.negative[i]
-                gradients[k, s.slot[i], 1] = s.positive[i]
-        if rate > 0.0:
-            step_event(n, np.float32(rate), a, s)
+    for start in range(0, keys.shape[1], EVENTS_TOGETHER):
+        stop = min(start + EVENTS_TOGETHER, keys.shape[1])
+        n = at = 0
+        for k in range(start, stop):
+            n, at = place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s)
+            ends[k - start + 1] = n
+        for k in range(start, stop):
+            first, last = ends[k - start], ends[k - start + 1]
+            predicted = predict_event(first, last, a, s)
+            if predicted > 0.0:
+                loss -= math.log(predicted)
+            for i in range(first, last):
+                loss += s.negative[i] + (s.positive[i] if leave_one_out else 0.0)
+                if s.positive[i] > 0.0:
+                    # without leave-one-out `negative` has the whole first term of the gradient
+                    s.positive[i] *= (1.0 if leave_one_out else 0.0) - 1.0 / predicted
+                if len(gradients):
+                    gradients[k, s.slot[i], 0] = s.negative[i]
+                    gradients[k, s.slot[i], 1] = s.positive[i]
+            if rate > 0.0:
+                step_event(first, last, np.float32(rate), a, s)
     return loss
 
 
 @njit(nogil=True, cache=True)
-def weigh_rows(first, last, c, a, weights, sums):
-    """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last) of counts c, and the rows' sums."""
+def weigh_singles(kind, a, weights):
+    """weights[target]: M_ij of a feature of this type that was seen once, with that target.
+
+    Leave-one-out never looks at such a feature, so its identity has no weight: it is left out, and what remains
+    depends on the type and the target alone.
+    """
+    s = make_scratch(1, a)
+    key = np.uint64(kind) << a.type_shift
+    for target in range(len(weights)):
+        place_link(0, 0, key, 1, target_hash(target), 1, a, s)
+        exponent = a.start
+        for c in range(s.last_n[0]):
+            if not a.lexical[c]:
+                exponent += s.weight_n[0, a.kind[c]] * a.multiplicity[c] * a.table[s.place[c], 0]
+        weights[target] = bounded_exp(exponent)
+
+
+@njit(nogil=True, cache=True)
+def weigh_rows(first, last, c, a, singles, weights, sums):
+    """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last) of counts c, and the rows' sums.
+
+    singles[type, target]: the weights of features seen once; empty where those are like all others.
+    """
     s = make_scratch(BATCH, a)
     row = first
     for start in range(c.offsets[first], c.offsets[last], BATCH):
@@ -317,11 +428,18 @@ def weigh_rows(first, last, c, a, weights, sums):
             while link >= c.offsets[row + 1]:
                 row += 1
             total, count = np.int64(c.totals[row]), np.int64(c.counts[link])
-            at = place_link(link - start, at, c.features[row], total, c.targets[link], count, a, s)
+            if total == 1 and len(singles):
+                weights[link] = singles[(c.features[row] >> a.type_shift) & a.type_mask, c.targets[link]]
+                s.last_n[link - start] = -1
+                continue
+            at = place_link(
+                link - start, at, c.features[row], total, target_hash(c.targets[link]), count, a, s
+            )  # fmt: skip
             weights[link] = count / total
         for link in range(start, stop):
             i = link - start
-            weights[link] *= bounded_exp(a.start + sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
+            if s.last_n[i] >= 0:
+                weights[link] *= bounded_exp(a.start + sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
     for row in range(first, last):
         row_sum = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
@@ -338,7 +456,7 @@ def weigh_listed(order, c, a, weights, sums):
         sums[row] = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
             count = np.int64(c.counts[link])
-            place_link(0, 0, c.features[row], total, c.targets[link], count, a, s)
+            place_link(0, 0, c.features[row], total, target_hash(c.targets[link]), count, a, s)
             exponent = a.start + sum_thetas(0, s.last_n[0], 0, s.weight_n, 0, a, s)
             weights[link] = count / total * bounded_exp(exponent)
             sums[row] += weights[link]
@@ -391,9 +509,8 @@ def multinomial_gradient(order, row_gradients, link_gradients, weights, c, a, gr
     one = np.ones((1, 16), np.float64)
     for row in order:
         for link in range(c.offsets[row], c.offsets[row + 1]):
-            place_link(
-                0, 0, c.features[row], np.int64(c.totals[row]), c.targets[link], np.int64(c.counts[link]), a, s
-            )  # fmt: skip
+            total, count = np.int64(c.totals[row]), np.int64(c.counts[link])
+            place_link(0, 0, c.features[row], total, target_hash(c.targets[link]), count, a, s)
             g = weights[link] * (row_gradients[row] + link_gradients[link])
             for i in range(s.last_n[0]):
                 p = s.place[i]

@@ -1,4 +1,4 @@
-"""Histogram, scatter and run-length encoding of link keys.
+"""Histogram, scatter and run-length encoding of link keys, and the counts of the events that are learned from.
 
 A *link* is a feature with a target. Its sort key holds what the bucket does not already say of
 the feature's key, then the target: see `KeyLayout`.
@@ -12,6 +12,7 @@ from snm.kernels.hashing import helper
 
 _ONE = np.uint64(1)
 _64 = np.uint64(64)
+PACKED_EXACTLY = 4096
 
 
 @njit(nogil=True, cache=True)
@@ -26,12 +27,16 @@ def count_buckets(keys, bucket_bits, sizes):
 
 
 @njit(nogil=True, cache=True)
-def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links):
-    """Write the sort key of every link whose bucket is in [first, last) to its bucket's next place."""
+def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links, base, origins):
+    """Write the sort key of every link whose bucket is in [first, last) to its bucket's next place.
+
+    Where `origins` is not empty it receives beside it which link of the text that is: base + event * slots + slot.
+    """
     shift = _64 - bucket_bits
     drop_target = ~((_ONE << target_bits) - _ONE)
     low, high = np.uint64(first), np.uint64(last)
-    for q in range(keys.shape[0]):
+    slots = keys.shape[0]
+    for q in range(slots):
         column = keys[q]
         for k in range(len(column)):
             key = column[k]
@@ -39,6 +44,8 @@ def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links
             if key != ABSENT and bucket >= low and bucket < high:
                 place = cursors[bucket]
                 links[place] = (((key ^ _ONE) << bucket_bits) & drop_target) | np.uint64(targets[k])
+                if len(origins):
+                    origins[place] = base + k * slots + q
                 cursors[bucket] = place + 1
 
 
@@ -58,35 +65,35 @@ def key_of(link, prefix, bucket_bits, target_bits):
 
 
 @njit(nogil=True, cache=True)
-def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least, rows, distinct):
-    """Number of distinct features and of distinct links in each sorted bucket.
+def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least):
+    """Number of distinct features and of distinct links in sorted buckets.
 
     least[type]: features of this type that were seen less often are left out.
     """
+    rows = distinct = 0
     for b in range(len(bounds) - 1):
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
-        n_rows = n_links = 0
         i = bounds[b]
         while i < bounds[b + 1]:
             start, i = i, end_of_row(links, i, bounds[b + 1], target_bits)
             kind = (key_of(links[start], prefix, bucket_bits, target_bits) >> type_shift) & np.uint64(len(least) - 1)
             if i - start < least[kind]:
                 continue
-            n_rows += 1
-            n_links += 1
+            rows += 1
+            distinct += 1
             for k in range(start + 1, i):
-                n_links += links[k] != links[k - 1]
-        rows[b] = n_rows
-        distinct[b] = n_links
+                distinct += links[k] != links[k - 1]
+    return rows, distinct
 
 
 @njit(nogil=True, cache=True)
 def encode_runs(
     links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least,
-    row, link, features, totals, offsets, targets, counts,
+    features, totals, offsets, targets, counts,
 ):  # fmt: skip
-    """Write the rows and links of the sorted buckets from row `row` and link `link` on."""
+    """Write the rows and links of sorted buckets."""
     mask = (_ONE << target_bits) - _ONE
+    row = link = 0
     for b in range(len(bounds) - 1):
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
         i = bounds[b]
@@ -96,7 +103,7 @@ def encode_runs(
             if i - start < least[(key >> type_shift) & np.uint64(len(least) - 1)]:
                 continue
             features[row] = key
-            totals[row] = np.uint64(i - start)
+            totals[row] = np.uint32(i - start)
             offsets[row] = link
             row += 1
             for k in range(start, i):
@@ -105,3 +112,55 @@ def encode_runs(
                     counts[link] = 0
                     link += 1
                 counts[link - 1] += np.uint32(1)
+    offsets[row] = link
+
+
+@helper
+def pack_counts(total, link):
+    """(C_i*, C_ij) in 32 bits, twelve significant bits each: exact below 4096. Zero stands for no feature."""
+    return (pack_count(total) << np.uint32(16)) | pack_count(link)
+
+
+@helper
+def pack_count(count):
+    shift = 0
+    while count >> shift >= PACKED_EXACTLY:
+        shift += 1
+    return np.uint32((shift << 11) + (count >> shift))
+
+
+@helper
+def unpack_count(packed):
+    """Never more than the count was, and in the same half octave."""
+    if packed < PACKED_EXACTLY:
+        return np.int64(packed)
+    shift = (packed >> np.uint32(11)) - np.uint32(1)
+    return np.int64(packed - (shift << np.uint32(11))) << np.int64(shift)
+
+
+@njit(nogil=True, cache=True)
+def annotate_runs(
+    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least, wanted, origins, values
+):  # fmt: skip
+    """values[origins[i]] = the counts of the link wanted[i], for links in rows that are kept.
+
+    `links` are sorted buckets; `wanted` are some of their links, sorted too: both are walked side by side.
+    """
+    w = 0
+    for b in range(len(bounds) - 1):
+        prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
+        i = bounds[b]
+        while i < bounds[b + 1]:
+            start, i = i, end_of_row(links, i, bounds[b + 1], target_bits)
+            kind = (key_of(links[start], prefix, bucket_bits, target_bits) >> type_shift) & np.uint64(len(least) - 1)
+            kept = i - start >= least[kind]
+            k = start
+            while k < i:
+                link = links[k]
+                first = k
+                while k < i and links[k] == link:
+                    k += 1
+                packed = pack_counts(i - start, k - first) if kept else np.uint32(0)
+                while w < len(wanted) and wanted[w] == link:
+                    values[origins[w]] = packed
+                    w += 1

@@ -6,88 +6,84 @@ import numpy as np
 from numba import njit
 
 from snm.calibration import LARGEST, SCALE, log_of_code
-from snm.kernels.hashing import helper
-from snm.kernels.lookup import find_column
+from snm.kernels.hashing import helper, summing_helper
+from snm.kernels.memory import as_bits, as_float
+from snm.kernels.pages import TOGETHER, look_up, make_found
 
 _LOG_OF_CODE = log_of_code()
-_SCALE = np.float32(SCALE)
+_SCALE, _ZERO = np.float32(SCALE), np.float32(0.0)
+_LN2 = np.float32(math.log(2))
+# of a float32 in [1, 2): the logarithm at 256 points, and one over those points
+_POINTS = 1 + np.arange(256) / 256
+_LOG_OF_POINT, _ONE_OVER_POINT = np.log(_POINTS).astype(np.float32), (1 / _POINTS).astype(np.float32)
 
 
 @helper
-def weigh_slots(k, code, length, row_sum, gate, hidden, scale):
-    """scale[q]: the gate's weight of every slot of event k, 0 where there is no row. Arrays are (slots, events).
+def log_of(x):
+    """The logarithm of a float32 above zero, to its precision; a third of the time of the library's."""
+    bits = as_bits(x)
+    exponent = np.float32(np.int64(bits >> np.uint32(23)) - 127)
+    point = (bits >> np.uint32(15)) & np.uint32(255)
+    fraction = as_float((bits & np.uint32(0x7FFFFF)) | np.uint32(0x3F800000))
+    rest = fraction * _ONE_OVER_POINT[point] - np.float32(1.0)
+    return exponent * _LN2 + (_LOG_OF_POINT[point] + rest * (np.float32(1.0) - np.float32(0.5) * rest))
+
+
+@summing_helper
+def weigh_slots(k, found, gate, hidden, scale):
+    """scale[q]: the gate's weight of every slot of event k, 0 where there is no row.
 
     Only slots with a row are looked at: the inputs of the others are zero.
     """
-    for u in range(len(hidden)):
+    units = len(gate.bias)
+    for u in range(units):
         hidden[u] = gate.bias[u]
     for q in range(len(scale)):
-        if row_sum[q, k] > 0.0:
-            x0 = _LOG_OF_CODE[code[q, k]]
-            x1 = _SCALE * np.float32(math.log(length[q, k])) - x0
-            x2 = _SCALE * np.float32(math.log(row_sum[q, k]))
-            for u in range(len(hidden)):
-                hidden[u] += (
-                    x0 * gate.hidden[q, 0, u] + x1 * gate.hidden[q, 1, u] + x2 * gate.hidden[q, 2, u]
-                    + gate.hidden[q, 3, u]
-                )  # fmt: skip
-    for u in range(len(hidden)):
-        hidden[u] = max(hidden[u], np.float32(0.0))
+        if found.row_sum[q, k] > _ZERO:
+            x0 = _LOG_OF_CODE[found.code[q, k]]
+            x1 = _SCALE * log_of(found.length[q, k]) - x0
+            x2 = _SCALE * log_of(found.row_sum[q, k])
+            w0, w1, w2, w3 = gate.hidden[q, 0], gate.hidden[q, 1], gate.hidden[q, 2], gate.hidden[q, 3]
+            for u in range(units):
+                hidden[u] += x0 * w0[u] + x1 * w1[u] + x2 * w2[u] + w3[u]
+    for u in range(units):
+        hidden[u] = max(hidden[u], _ZERO)
     for q in range(len(scale)):
-        scale[q] = 0.0
-        if row_sum[q, k] > 0.0:
-            b = gate.offset[q]
-            for u in range(len(hidden)):
-                b += hidden[u] * gate.output[q, u]
-            scale[q] = math.exp(max(min(b, LARGEST), -LARGEST))
+        scale[q] = _ZERO
+        if found.row_sum[q, k] > _ZERO:
+            b, w = gate.offset[q], gate.output[q]
+            for u in range(units):
+                b += hidden[u] * w[u]
+            scale[q] = math.exp(max(min(b, np.float32(LARGEST)), np.float32(-LARGEST)))
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def gate_rows(rows, codes, offsets, sums, gate, scale):
-    """scale[event, slot]: the gate's weight of each row, 0 where the row is -1. rows: (events, slots)"""
-    slots = rows.shape[1]
-    code, length = np.zeros((slots, 1), np.uint8), np.ones((slots, 1), np.float32)
-    row_sum = np.zeros((slots, 1), np.float32)
+@njit(nogil=True, cache=True)
+def gate_events(found, gate, scale):
+    """scale[event, slot]: the gate's weight of each row that was found, 0 where there is none."""
     hidden = np.empty(len(gate.bias), np.float32)
-    for k in range(rows.shape[0]):
-        for q in range(slots):
-            row = rows[k, q]
-            row_sum[q, 0] = sums[row] if row >= 0 else 0.0
-            if row >= 0:
-                code[q, 0] = codes[row]
-                length[q, 0] = offsets[row + 1] - offsets[row]
-        weigh_slots(0, code, length, row_sum, gate, hidden, scale[k])
+    for k in range(len(scale)):
+        weigh_slots(k, found, gate, hidden, scale[k])
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def score(keys, words, index, codes, sums, offsets, targets, weights, gate, probabilities):
+@njit(nogil=True, cache=True)
+def score(keys, words, pages, gate, probabilities):
     """probabilities[event]: gated weights of the links over gated sums of the rows; 0 where there is no event."""
     slots, n = keys.shape
-    rows, links = np.empty(n, np.int64), np.empty(n, np.int64)
-    code, length = np.empty((slots, n), np.uint8), np.empty((slots, n), np.float32)
-    row_sum, weight = np.zeros((slots, n), np.float32), np.zeros((slots, n), np.float32)
-    loaded = np.uint64(0)
-    for q in range(slots):
-        loaded += find_column(keys[q], words, index, offsets, targets, rows, links)
-        for k in range(n):
-            if rows[k] >= 0:
-                row_sum[q, k] = sums[rows[k]]
-        for k in range(n):
-            if rows[k] >= 0:
-                code[q, k] = codes[rows[k]]
-                length[q, k] = offsets[rows[k] + 1] - offsets[rows[k]]
-        for k in range(n):
-            if links[k] >= 0:
-                weight[q, k] = weights[links[k]]
-    hidden, scale = np.empty(len(gate.bias), np.float32), np.empty(slots, np.float64)
-    for k in range(n):
-        probabilities[k] = 0.0
-        if row_sum[0, k] == 0.0:
-            continue
-        weigh_slots(k, code, length, row_sum, gate, hidden, scale)
-        numerator = denominator = 0.0
-        for q in range(slots):
-            numerator += scale[q] * weight[q, k]
-            denominator += scale[q] * row_sum[q, k]
-        probabilities[k] = numerator / denominator
-    return loaded
+    found = make_found(slots, TOGETHER)
+    alive = np.empty((TOGETHER, 2), np.int64)
+    long_rows = np.empty((slots * TOGETHER, 4), np.int64)
+    hidden, scale = np.empty(len(gate.bias), np.float32), np.ones(slots, np.float32)
+    for start in range(0, n, TOGETHER):
+        stop = min(start + TOGETHER, n)
+        look_up(keys, words, start, stop, start, pages, found, alive, long_rows)
+        for k in range(stop - start):
+            probabilities[start + k] = 0.0
+            if found.row_sum[0, k] == _ZERO:
+                continue
+            if len(gate.bias):
+                weigh_slots(k, found, gate, hidden, scale)
+            numerator = denominator = 0.0
+            for q in range(slots):
+                numerator += np.float64(scale[q]) * found.weight[q, k]
+                denominator += np.float64(scale[q]) * found.row_sum[q, k]
+            probabilities[start + k] = numerator / denominator

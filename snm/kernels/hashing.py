@@ -12,6 +12,8 @@ from snm import features
 # Helpers are put into their callers by LLVM, without Numba's reference counts on their arguments: an array
 # handed to a plain njit function costs two atomic operations; without them rows of M are built three times faster.
 helper = njit(nogil=True, _nrt=False, forceinline=True, cache=True)
+# The same for sums of many products, which may be added up in any order: eight at a time instead of one by one.
+summing_helper = njit(nogil=True, _nrt=False, forceinline=True, cache=True, fastmath={"reassoc", "contract"})
 
 STEP = np.uint64(features.STEP)  # multiplier of one more word in a chain
 REMOTE = np.uint64(features.REMOTE)  # multiplier that tells the remote words from the adjacent

@@ -84,21 +84,6 @@ def find_column(column, words, index, offsets, targets, rows, links):
 
 
 @njit(nogil=True, cache=True)
-def annotate(keys, words, index, c, annotations):
-    """annotations[event, slot] = (C_i*, C_ij) where the slot's feature has a row here. keys: (slots, events)"""
-    rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    loaded = np.uint64(0)
-    for q in range(keys.shape[0]):
-        loaded += find_column(keys[q], words, index, c.offsets, c.targets, rows, links)
-        for k in range(len(words)):
-            if rows[k] >= 0:
-                annotations[k, q, 0] = np.uint32(c.totals[rows[k]])
-                if links[k] >= 0:
-                    annotations[k, q, 1] = c.counts[links[k]]
-    return loaded
-
-
-@njit(nogil=True, cache=True)
 def find_rows(keys, index, rows):
     """rows[event, slot]: the row of each key, -1 where there is none."""
     for q in range(keys.shape[0]):

@@ -1,0 +1,72 @@
+"""Asking for memory before it is needed."""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_READ, _KEEP, _DATA = 0, 3, 1  # arguments of LLVM's prefetch: for reading, in all caches, data
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Ask for the cache line of array[index] (the first element of that row, where it has more dimensions).
+
+    Nothing waits for it: the places of many random look-ups are asked for before the first of them is read.
+    """
+    signature = types.void(array, index)
+
+    def generate(context, builder, signature, arguments):
+        array_type, index_type = signature.args
+        made = context.make_array(array_type)(context, builder, arguments[0])
+        stride = cgutils.unpack_tuple(builder, made.strides)[0]
+        at = context.cast(builder, arguments[1], index_type, types.intp)
+        byte_pointer = ir.IntType(8).as_pointer()
+        address = builder.gep(builder.bitcast(made.data, byte_pointer), [builder.mul(at, stride)])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [address, number(_READ), number(_KEEP), number(_DATA)])
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _reader(bits, result):
+    """An intrinsic that reads `bits` from any byte of a byte array, little-endian."""
+
+    def read(typing_context, array, index):
+        def generate(context, builder, signature, arguments):
+            made = context.make_array(signature.args[0])(context, builder, arguments[0])
+            at = context.cast(builder, arguments[1], signature.args[1], types.intp)
+            address = builder.bitcast(builder.gep(made.data, [at]), ir.IntType(bits).as_pointer())
+            value = builder.load(address)
+            value.align = 1
+            return value
+
+        return result(array, index), generate
+
+    return intrinsic(read)
+
+
+read_u2, read_u4, read_u8 = _reader(16, types.uint16), _reader(32, types.uint32), _reader(64, types.uint64)
+
+
+@intrinsic
+def as_float(typing_context, number):
+    """The float32 whose bits a uint32 holds."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def as_bits(typing_context, number):
+    """The bits of a float32 as a uint32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate

@@ -1,0 +1,498 @@
+"""Rows of M in pages of bytes: writing them, and finding rows and links in them. See docs/format.md.
+
+A page holds the rows of a few consecutive feature keys: their number, of each a mark of 24 bits of its key, of each two
+bytes, and what does not fit there. A look-up reads the directory, then one page, which is a cache line or two.
+
+A long row lies outside its page, one number a link: the target, spread evenly by a multiplication, above the code of
+its weight. They are sorted, so that a link lies near the place that its spread target names.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from snm.kernels.extraction import ABSENT
+from snm.kernels.hashing import helper
+from snm.kernels.memory import as_bits, as_float, prefetch, read_u2, read_u4, read_u8
+
+MARK_BITS = 24
+INLINE = 0x8000  # a row seen once, with a target below this, is told in two bytes
+SUMMED = 8  # rows of more links have their sum beside them
+IN_PAGE = 32  # rows of more links lie outside their page
+WIDE, LONG = 0x40, 0x80  # flags beside the number of links
+LONG_BYTES = 16  # of a long row in its page: code, flags, number of links, sum, place of the links
+MOST_ROWS = 255  # in a page
+
+TOGETHER = 64  # events whose pages are asked for before the first is read
+
+_MARK = np.uint32((1 << MARK_BITS) - 1)
+_PLACE = np.uint64((1 << 48) - 1)
+
+
+@helper
+def mark_of(key, shift):
+    """The bits of a key below those that name its page."""
+    return np.uint32(key >> (shift - np.uint64(MARK_BITS))) & _MARK
+
+
+@helper
+def record_bytes(total, n, last_target, singles, code_bytes):
+    """Bytes of a row in its page, beside its mark and its two bytes."""
+    if total == 1 and singles:
+        return 0 if last_target < INLINE else 6
+    if n > IN_PAGE:
+        return LONG_BYTES
+    return 2 + (4 if n > SUMMED else 0) + n * ((2 if last_target < 0x10000 else 4) + code_bytes)
+
+
+@njit(nogil=True, cache=True)
+def code_links(first, last, c, weights, middles, singles, codes):
+    """The code of every link of rows [first, last) that needs one: the number of `middles` below its weight.
+
+    weights[0] belongs to the first link of row `first`.
+    """
+    base = c.offsets[first]
+    for row in range(first, last):
+        if c.totals[row] == 1 and singles:
+            continue
+        for link in range(c.offsets[row], c.offsets[row + 1]):
+            weight = weights[link - base]
+            low, size = 0, len(middles)
+            while size > 0:
+                half = (size + 1) >> 1
+                low = low + half if middles[low + half - 1] < weight else low
+                size -= half
+            codes[link] = low
+
+
+@njit(nogil=True, cache=True)
+def measure_pages(first, last, c, shift, singles, code_bytes, starts):
+    """Bytes of the pages of rows [first, last), written to starts[page + 1]; return those and the long rows' links.
+
+    starts[0] belongs to the page of row `first`.
+    """
+    base = np.int64(c.features[first] >> shift)
+    size = long_links = 0
+    for row in range(first, last):
+        n = c.offsets[row + 1] - c.offsets[row]
+        last_target = c.targets[c.offsets[row + 1] - 1]
+        page = np.int64(c.features[row] >> shift) - base
+        if starts[page + 1] == 0:
+            starts[page + 1] = 1
+            size += 1
+        added = 5 + record_bytes(c.totals[row], n, last_target, singles, code_bytes)
+        starts[page + 1] += added
+        size += added
+        long_links += n if n > IN_PAGE else 0
+    return size, long_links
+
+
+@helper
+def spread_target(target, spread):
+    """A bijection of the targets that puts neighbours far apart."""
+    return (np.uint64(target) * spread.factor) & spread.mask
+
+
+@helper
+def pack_link(target, code, spread):
+    return (spread_target(target, spread) << spread.code_bits) | np.uint64(code)
+
+
+@helper
+def target_of(link, spread):
+    return np.uint32(((np.uint64(link) >> spread.code_bits) * spread.inverse) & spread.mask)
+
+
+@helper
+def code_of(link, spread):
+    return np.int64(np.uint64(link) & ((np.uint64(1) << spread.code_bits) - np.uint64(1)))
+
+
+@helper
+def put(value, size, at, data):
+    for i in range(size):
+        data[at + i] = np.uint8((np.uint64(value) >> np.uint64(8 * i)) & np.uint64(255))
+    return at + size
+
+
+@njit(nogil=True, cache=True)
+def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, code_bytes, at, data,
+                spread, long_at, long_base, long_links):  # fmt: skip
+    """Write the pages of rows [first, last) from data[at] on, long rows from long_links[long_at] on.
+
+    `long_base` is the place of long_links[0] among all. Returns the most rows and the farthest record that a page
+    had, and how many rows have a page and a mark that another has: a look-up finds the first of those.
+    """
+    most = farthest = shadowed = 0
+    row = first
+    while row < last:
+        page = c.features[row] >> shift
+        end = row
+        while end < last and c.features[end] >> shift == page:
+            end += 1
+        rows = end - row
+        most = max(most, rows)
+        data[at] = np.uint8(rows)
+        marks = at + 1
+        entries = marks + 3 * rows
+        tail = entries + 2 * rows
+        at = tail
+        for i in range(rows):
+            mark = mark_of(c.features[row + i], shift)
+            if i > 0 and mark == mark_of(c.features[row + i - 1], shift):
+                shadowed += 1
+            put(mark, 3, marks + 3 * i, data)
+            start, stop = c.offsets[row + i], c.offsets[row + i + 1]
+            n = stop - start
+            target = c.targets[stop - 1]
+            if c.totals[row + i] == 1 and singles and target < INLINE:
+                put(target, 2, entries + 2 * i, data)
+                continue
+            put(INLINE + at - tail, 2, entries + 2 * i, data)
+            farthest = max(farthest, at - tail)
+            wide = target >= 0x10000 or (c.totals[row + i] == 1 and singles)
+            at = put(row_codes[row + i], 1, at, data)
+            if n > IN_PAGE:
+                total = np.float64(0.0)
+                for link in range(start, stop):
+                    total += values[link_codes[link]]
+                    long_links[long_at + link - start] = pack_link(c.targets[link], link_codes[link], spread)
+                long_links[long_at : long_at + n].sort()
+                at = put(LONG, 1, at, data)
+                at = put(n, 4, at, data)
+                at = put(as_bits(np.float32(total)), 4, at, data)
+                at = put(long_base + long_at, 6, at, data)
+                long_at += n
+                continue
+            at = put(n | (WIDE if wide else 0), 1, at, data)
+            if n > SUMMED:
+                total = np.float64(0.0)
+                for link in range(start, stop):
+                    total += values[link_codes[link]]
+                at = put(as_bits(np.float32(total)), 4, at, data)
+            for link in range(start, stop):
+                at = put(c.targets[link], 4 if wide else 2, at, data)
+            if not (c.totals[row + i] == 1 and singles):
+                for link in range(start, stop):
+                    at = put(link_codes[link], code_bytes, at, data)
+        row = end
+    return most, farthest, shadowed
+
+
+class Found(NamedTuple):
+    """What the rows of a block of events say of themselves and of the events' words. All (slots, events)"""
+
+    code: np.ndarray  # uint8: of C_i*
+    length: np.ndarray  # float32: number of links
+    row_sum: np.ndarray  # float32: 0 where there is no row
+    weight: np.ndarray  # float32: M of the event's word, 0 where the row has no such link
+
+
+@njit(nogil=True, cache=True)
+def make_found(slots, events):
+    return Found(
+        np.zeros((slots, events), np.uint8), np.ones((slots, events), np.float32),
+        np.zeros((slots, events), np.float32), np.zeros((slots, events), np.float32),
+    )  # fmt: skip
+
+
+@helper
+def entry_of(key, at, pages):
+    """Where the page at data[at] has the two bytes of the row `key`, or -1."""
+    rows = np.int64(pages.data[at])
+    mark = mark_of(key, pages.shift)
+    for i in range(rows):
+        if read_u4(pages.data, at + 1 + 3 * i) & _MARK == mark:
+            return at + 1 + 3 * rows + 2 * i
+    return -1
+
+
+@helper
+def page_start(key, pages):
+    """Where the page of `key` begins, or -1 where it holds nothing."""
+    page = key >> pages.shift
+    at = np.int64(pages.starts[page])
+    return at if key != ABSENT and np.int64(pages.starts[page + np.uint64(1)]) > at else np.int64(-1)
+
+
+@helper
+def record_of(entry, at, pages):
+    """Where the record of an entry begins that has one."""
+    tail = at + 1 + 5 * np.int64(pages.data[at])
+    return tail + np.int64(read_u2(pages.data, entry)) - INLINE
+
+
+@helper
+def code_at(place, pages):
+    """A link's code, from one byte or two."""
+    if pages.code_bytes == 1:
+        return np.int64(pages.data[place])
+    return np.int64(read_u2(pages.data, place))
+
+
+@helper
+def target_at(place, i, flags, pages):
+    """Target i of a row whose targets begin at data[place]."""
+    if flags & WIDE:
+        return read_u4(pages.data, place + 4 * i)
+    return np.uint32(read_u2(pages.data, place + 2 * i))
+
+
+@helper
+def read_short(q, k, word, record, pages, found):
+    """A row that lies in its page."""
+    flags = np.int64(pages.data[record + 1])
+    n = flags & (WIDE - 1)
+    code = pages.data[record]
+    found.code[q, k] = code
+    found.length[q, k] = n
+    place = record + 2
+    if n > SUMMED:
+        found.row_sum[q, k] = as_float(read_u4(pages.data, place))
+        place += 4
+    single = pages.single_of_slot[q]
+    if code == 0 and single >= 0:
+        target = target_at(place, 0, flags, pages)
+        weight = pages.values[pages.singles[single, target]]
+        found.row_sum[q, k] = weight
+        found.weight[q, k] = weight if target == word else np.float32(0.0)
+        return
+    codes = place + n * (4 if flags & WIDE else 2)
+    found.weight[q, k] = 0.0
+    for i in range(n):
+        target = target_at(place, i, flags, pages)
+        if target >= word:
+            if target == word:
+                found.weight[q, k] = pages.values[code_at(codes + i * pages.code_bytes, pages)]
+            break
+    if n <= SUMMED:
+        total = np.float64(0.0)
+        for i in range(n):
+            total += pages.values[code_at(codes + i * pages.code_bytes, pages)]
+        found.row_sum[q, k] = total
+
+
+@helper
+def guess_link(word, place, n, spread):
+    """About where the link to `word` is among n sorted ones from links[place] on: off by about the root of n."""
+    return place + ((n * np.int64(spread_target(word, spread))) >> spread.bits)
+
+
+@helper
+def better_guess(word, place, n, at, links, spread):
+    """From what is found there, closer."""
+    found = np.int64(np.uint64(links[at]) >> spread.code_bits)
+    step = (n * (np.int64(spread_target(word, spread)) - found)) >> spread.bits
+    return min(max(at + step, place), place + n - 1)
+
+
+@helper
+def find_link(word, place, n, at, links, spread):
+    """The code of the link to `word` among n sorted ones from links[place] on, or -1. `at` is a guess."""
+    wanted = np.int64(spread_target(word, spread))
+    low, high = place, place + n - 1
+    for _ in range(8):
+        step = (n * (wanted - np.int64(np.uint64(links[at]) >> spread.code_bits))) >> spread.bits
+        if -8 <= step <= 8:
+            break
+        at = min(max(at + step, low), high)
+    while at < high and np.int64(np.uint64(links[at]) >> spread.code_bits) < wanted:
+        at += 1
+    while at > low and np.int64(np.uint64(links[at]) >> spread.code_bits) > wanted:
+        at -= 1
+    found = links[at]
+    return code_of(found, spread) if np.int64(np.uint64(found) >> spread.code_bits) == wanted else np.int64(-1)
+
+
+@helper
+def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
+    """Fill `found` for the events [start, stop), at most TOGETHER of them, from column start - base on.
+
+    In stages, so that the fetches from memory of one stage do not wait for each other. A feature is looked for only
+    where the shorter one that it contains has been found: what was seen was seen in part.
+    """
+    for k in range(start, stop):
+        event = keys[0, k] != ABSENT
+        c = k - base
+        found.code[0, c] = pages.unigram_code
+        found.length[0, c] = pages.unigram_links
+        found.row_sum[0, c] = pages.unigram_sum if event else np.float32(0.0)
+        found.weight[0, c] = pages.unigrams[words[k]] if event else np.float32(0.0)
+    n_long = 0
+    for q in range(1, keys.shape[0]):
+        single, parent = pages.single_of_slot[q], pages.parent_of_slot[q]
+        n = 0
+        for k in range(start, stop):
+            found.row_sum[q, k - base] = 0.0
+            found.weight[q, k - base] = 0.0
+            if keys[q, k] != ABSENT and (found.row_sum[parent, k - base] > 0.0 or keys[parent, k] == ABSENT):
+                alive[n, 0] = k
+                n += 1
+                prefetch(pages.starts, keys[q, k] >> pages.shift)
+        for i in range(n):
+            at = page_start(keys[q, alive[i, 0]], pages)
+            alive[i, 1] = at
+            prefetch(pages.data, max(at, 0))
+            prefetch(pages.data, max(at, 0) + 64)
+        for i in range(n):
+            k, at = alive[i, 0], alive[i, 1]
+            entry = entry_of(keys[q, k], at, pages) if at >= 0 else np.int64(-1)
+            if entry < 0:
+                continue
+            c = k - base
+            target = read_u2(pages.data, entry)
+            if target < INLINE:
+                weight = pages.values[pages.singles[single, target]]
+                found.code[q, c] = 0
+                found.length[q, c] = 1.0
+                found.row_sum[q, c] = weight
+                found.weight[q, c] = weight if target == words[k] else np.float32(0.0)
+                continue
+            record = record_of(entry, at, pages)
+            if pages.data[record + 1] & LONG:
+                links = np.int64(read_u4(pages.data, record + 2))
+                place = np.int64(read_u8(pages.data, record + 10) & _PLACE)
+                found.code[q, c] = pages.data[record]
+                found.length[q, c] = links
+                found.row_sum[q, c] = as_float(read_u4(pages.data, record + 6))
+                at = guess_link(words[k], place, links, pages.spread)
+                prefetch(pages.long_links, at)
+                long_rows[n_long, 0], long_rows[n_long, 1] = q, k
+                long_rows[n_long, 2], long_rows[n_long, 3] = at, place
+                n_long += 1
+            else:
+                read_short(q, c, words[k], record, pages, found)
+    for i in range(n_long):
+        q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
+        n = np.int64(found.length[q, k - base])
+        at = better_guess(words[k], place, n, at, pages.long_links, pages.spread)
+        prefetch(pages.long_links, at)
+        long_rows[i, 2] = at
+    for i in range(n_long):
+        q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
+        c = k - base
+        n = np.int64(found.length[q, c])
+        code = find_link(words[k], place, n, at, pages.long_links, pages.spread)
+        if code >= 0:
+            found.weight[q, c] = pages.values[code]
+
+
+@njit(nogil=True, cache=True)
+def find(keys, words, pages):
+    """What the rows of a block of events say. keys: (slots, events)"""
+    slots, n = keys.shape
+    found = make_found(slots, n)
+    alive = np.empty((TOGETHER, 2), np.int64)
+    long_rows = np.empty((slots * TOGETHER, 4), np.int64)
+    for start in range(0, n, TOGETHER):
+        look_up(keys, words, start, min(start + TOGETHER, n), 0, pages, found, alive, long_rows)
+    return found
+
+
+@njit(nogil=True, cache=True)
+def read_row(q, key, pages):
+    """Targets and weights of the row of slot q with this key; empty where there is none."""
+    at = page_start(key, pages)
+    entry = entry_of(key, at, pages) if at >= 0 else np.int64(-1)
+    if entry < 0:
+        return np.empty(0, np.uint32), np.empty(0, np.float32)
+    single = pages.single_of_slot[q]
+    inline = np.uint32(read_u2(pages.data, entry))
+    if inline < INLINE:
+        return np.full(1, inline, np.uint32), np.full(1, pages.values[pages.singles[single, inline]], np.float32)
+    record = record_of(entry, at, pages)
+    flags = np.int64(pages.data[record + 1])
+    if flags & LONG:
+        n, place = np.int64(read_u4(pages.data, record + 2)), np.int64(read_u8(pages.data, record + 10) & _PLACE)
+        targets, weights = np.empty(n, np.uint32), np.empty(n, np.float32)
+        for i in range(n):
+            targets[i] = target_of(pages.long_links[place + i], pages.spread)
+            weights[i] = pages.values[code_of(pages.long_links[place + i], pages.spread)]
+        return targets, weights
+    n = flags & (WIDE - 1)
+    place = record + (6 if n > SUMMED else 2)
+    codes = place + n * (4 if flags & WIDE else 2)
+    targets, weights = np.empty(n, np.uint32), np.empty(n, np.float32)
+    for i in range(n):
+        targets[i] = target_at(place, i, flags, pages)
+        if pages.data[record] == 0 and single >= 0:
+            weights[i] = pages.values[pages.singles[single, targets[i]]]
+        else:
+            weights[i] = pages.values[code_at(codes + i * pages.code_bytes, pages)]
+    return targets, weights
+
+
+@njit(nogil=True, cache=True)
+def first_fault(pages, single_types, words):
+    """The first page that is not as it should be, or -1.
+
+    The targets of every row rise and are words, and its sum is that of its weights.
+    """
+    for page in range(len(pages.starts) - 1):
+        at, end = np.int64(pages.starts[page]), np.int64(pages.starts[page + 1])
+        if at == end:
+            continue
+        rows = np.int64(pages.data[at]) if 0 <= at < end <= len(pages.data) else np.int64(0)
+        tail = at + 1 + 5 * rows
+        if rows == 0 or tail > end:
+            return page
+        for i in range(rows):
+            entry = at + 1 + 3 * rows + 2 * i
+            inline = np.int64(read_u2(pages.data, entry))
+            if inline < INLINE:
+                if not single_types or inline >= words:
+                    return page
+                continue
+            record = tail + inline - INLINE
+            if not good_record(record, end, pages, single_types, words):
+                return page
+    return -1
+
+
+@helper
+def good_record(record, end, pages, single_types, words):
+    if record + 2 > end:
+        return False
+    flags = np.int64(pages.data[record + 1])
+    n = flags & (WIDE - 1)
+    place = record + 2
+    single = pages.data[record] == 0 and single_types
+    if flags & LONG:
+        if record + LONG_BYTES > end:
+            return False
+        n = np.int64(read_u4(pages.data, record + 2))
+        links = np.int64(read_u8(pages.data, record + 10) & _PLACE)
+        if links + n > len(pages.long_links):
+            return False
+        total = np.float64(0.0)
+        for i in range(links, links + n):
+            link, target = np.uint64(pages.long_links[i]), target_of(pages.long_links[i], pages.spread)
+            rises = (
+                i == links
+                or link >> pages.spread.code_bits > np.uint64(pages.long_links[i - 1]) >> pages.spread.code_bits
+            )
+            if not rises or target == 0 or target >= words:
+                return False
+            total += pages.values[code_of(link, pages.spread)]
+        return close(total, as_float(read_u4(pages.data, record + 6)))
+    if n > SUMMED:
+        place += 4
+    codes = place + n * (4 if flags & WIDE else 2)
+    if n == 0 or codes + (0 if single else n * pages.code_bytes) > end:
+        return False
+    before = np.int64(0)
+    total = np.float64(0.0)
+    for i in range(n):
+        target = np.int64(target_at(place, i, flags, pages))
+        if target <= before or target >= words:
+            return False
+        before = target
+        if not single:
+            total += pages.values[code_at(codes + i * pages.code_bytes, pages)]
+    return n <= SUMMED or close(total, as_float(read_u4(pages.data, place - 4)))
+
+
+@helper
+def close(total, stored):
+    return abs(total - stored) <= 1e-6 * total

@@ -1,0 +1,221 @@
+"""The matrix M as it lies on disk: rows in pages of bytes, weights by codes of one byte or two. See docs/format.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from snm import parallel
+from snm.calibration import count_codes
+from snm.counting import Counts
+from snm.errors import FormatError, SettingsError
+from snm.features import Extractor
+from snm.storage import ModelWriter, open_array
+from snm.training import Adjustment
+
+GOLDEN = 0.6180339887498949
+ROWS_A_PAGE = 4  # at least, on average; less than twice as many
+SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # whose weights tell what codes should stand for
+ROWS_AT_A_TIME = 1 << 21
+ARRAYS = ("starts", "data", "long_links", "singles", "values", "unigrams")
+
+
+class Spread(NamedTuple):
+    """How a target is spread evenly over `bits` bits, times an odd factor, and how a link of a long row is packed."""
+
+    bits: np.int64
+    factor: np.uint64
+    inverse: np.uint64
+    mask: np.uint64
+    code_bits: np.uint64
+
+    @classmethod
+    def over(cls, words: int, code_bytes: int) -> Spread:
+        bits = max(1, (words - 1).bit_length())
+        factor = int((1 << bits) * GOLDEN) | 1
+        inverse = pow(factor, -1, 1 << bits)
+        return cls(
+            np.int64(bits), np.uint64(factor), np.uint64(inverse), np.uint64((1 << bits) - 1), np.uint64(8 * code_bytes)
+        )
+
+    @property
+    def link_type(self) -> str:
+        """Of the number that holds a spread target and a code."""
+        return "<u4" if self.bits + int(self.code_bits) <= 32 else "<u8"
+
+
+class Pages(NamedTuple):
+    """Rows of M, as the kernels take them."""
+
+    starts: np.ndarray  # (pages + 1,): where each page begins in `data`
+    data: np.ndarray  # (bytes,) uint8
+    long_links: np.ndarray  # (links of long rows,): spread target and code, see Spread
+    singles: np.ndarray  # (types with such rows, words): codes of features seen once
+    values: np.ndarray  # (codes,) float32: what each code stands for
+    unigrams: np.ndarray  # (words,) float32: the row of the empty feature
+    single_of_slot: np.ndarray  # (slots,) int64: row of `singles`, -1 for none
+    parent_of_slot: np.ndarray  # (slots,) int64, see FeatureSpec.parents
+    shift: np.uint64  # of a key to its page
+    spread: Spread
+    code_bytes: np.int64
+    unigram_code: np.uint8
+    unigram_links: np.float32
+    unigram_sum: np.float32
+
+    @classmethod
+    def open(cls, folder: Path, how: dict[str, Any], extractor: Extractor) -> Pages:
+        """`how` is what the manifest says of the pages."""
+        arrays = {name: open_array(folder / f"{name}.npy") for name in ARRAYS}
+        words = len(extractor.vocabulary)
+        types = how["single_types"]
+        if (
+            len(arrays["starts"]) != (1 << how["bits"]) + 1
+            or len(arrays["data"]) < int(arrays["starts"][-1])
+            or len(arrays["unigrams"]) != words
+            or len(arrays["singles"]) != len(types) * words
+        ):
+            raise FormatError(f"{folder}: the arrays do not fit together; restore or rebuild the model")
+        arrays["singles"] = arrays["singles"].reshape(len(types), words)
+        return cls(
+            **arrays,
+            single_of_slot=np.array(
+                [types.index(s.type_index) if s.type_index in types else -1 for s in extractor.spec.slots], np.int64
+            ),
+            parent_of_slot=np.array(extractor.spec.parents, np.int64),
+            shift=np.uint64(64 - how["bits"]),
+            spread=Spread.over(words, how["code_bytes"]),
+            code_bytes=np.int64(how["code_bytes"]),
+            unigram_code=np.uint8(how["unigram_code"]),
+            unigram_links=np.float32(np.count_nonzero(arrays["unigrams"])),
+            unigram_sum=np.float32(arrays["unigrams"].sum(dtype=np.float64)),
+        )
+
+
+class PageWriter:
+    """Writes the pages of M from the counts of a model that is being written."""
+
+    def __init__(self, writer: ModelWriter, extractor: Extractor, adjustment: Adjustment, threads: int) -> None:
+        self.writer, self.extractor, self.adjustment, self.threads = writer, extractor, adjustment, threads
+        self.singles = adjustment.singles()
+
+    def write(
+        self, rows: int, singles_by_type: np.ndarray, code_bytes: int, advance: Callable[[int], None]
+    ) -> dict[str, Any]:
+        """Write all arrays; what the manifest says of them. `rows`: of all counts, the empty feature's among them.
+
+        `singles_by_type`: how many features were seen once, of each type.
+        """
+        unigrams = self._read(0, 1)
+        weights, _ = self.adjustment.weigh(unigrams)
+        dense = np.zeros(len(self.extractor.vocabulary), np.float32)
+        dense[unigrams.targets] = weights
+        types = np.flatnonzero(singles_by_type) if len(self.singles) else np.zeros(0, np.int64)
+        bits = max(1, (rows // ROWS_A_PAGE).bit_length() - 1)
+        self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
+        self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
+        self.values = self._choose_values(rows, self.singles[types])
+        self.middles = np.sqrt(self.values[1:].astype(np.float64) * self.values[:-1]).astype(np.float32)
+        code_type = f"<u{code_bytes}"
+        self.writer.array("data", "|u1")
+        self.writer.array("long_links", self.spread.link_type)
+        self.sizes = np.zeros((1 << bits) + 1, np.int64)
+        self.n_long = self.shadowed = 0
+        for part in self._parts(rows):
+            self._add(part, advance)
+        self.writer.append("data", np.zeros(8, np.uint8))  # so that eight bytes can be read anywhere
+        starts = np.cumsum(self.sizes)
+        self.writer.array("starts", "<u4" if starts[-1] < 1 << 32 else "<u8").append(starts)
+        for name, dtype, array in (
+            ("singles", code_type, self._code(self.singles[types].ravel())),
+            ("values", "<f4", self.values),
+            ("unigrams", "<f4", dense),
+        ):
+            self.writer.array(name, dtype).append(array)
+        return {
+            "bits": bits,
+            "code_bytes": code_bytes,
+            "single_types": types.tolist(),
+            "unigram_code": int(count_codes(unigrams.totals)[0]),
+            "shadowed": self.shadowed,
+        }
+
+    def _read(self, row: int, end: int) -> Counts:
+        """Rows of the counts, from disk."""
+        offsets = self.writer.read("offsets", row, end + 1)
+        first, last = int(offsets[0]), int(offsets[-1])
+        return Counts(
+            self.writer.read("features", row, end), self.writer.read("totals", row, end), offsets - first,
+            self.writer.read("targets", first, last), self.writer.read("counts", first, last),
+        )  # fmt: skip
+
+    def _parts(self, rows: int) -> Iterator[Counts]:
+        """All rows but the empty feature's, cut where pages end."""
+        row = 1
+        while row < rows:
+            end = min(row + ROWS_AT_A_TIME, rows)
+            pages = self.writer.read("features", row, end) >> self.shift
+            if end < rows and pages[0] != pages[-1]:
+                end = row + int(np.searchsorted(pages, pages[-1]))
+            yield self._read(row, end)
+            row = end
+
+    def _choose_values(self, rows: int, singles: np.ndarray) -> np.ndarray:
+        """What the codes stand for: each weight itself where there are few, else steps of equal ratio."""
+        step = -(-rows // SAMPLED_ROWS)
+        size = min(rows, SAMPLED_ROWS // SAMPLES)
+        firsts = [1] if step <= 1 else np.linspace(1, rows - size, SAMPLES).astype(np.int64).tolist()
+        parts = [self._read(row, rows if step <= 1 else row + size) for row in firsts if row < rows]
+        seen = [self.adjustment.weigh(part, self.threads, self.singles)[0] for part in parts]
+        weights = np.unique(np.concatenate([*seen, singles.ravel()]))
+        if not np.isfinite(weights).all():
+            raise SettingsError("training diverged: some weights are no numbers any more; lower --rate")
+        levels = 1 << (8 * self.code_bytes)
+        if not len(weights) or (step <= 1 and len(weights) <= levels):
+            return np.append(weights, np.full(levels - len(weights), np.inf, np.float32)).astype(np.float32)
+        return np.geomspace(weights[0], weights[-1], levels).astype(np.float32)
+
+    def _code(self, weights: np.ndarray) -> np.ndarray:
+        """The code whose value is nearest to each weight, by their ratio."""
+        return np.searchsorted(self.middles, weights).astype(f"<u{self.code_bytes}")
+
+    def _add(self, part: Counts, advance: Callable[[int], None]) -> None:
+        from snm.kernels import pages
+
+        links = np.empty(len(part.targets), f"<u{self.code_bytes}")
+        row_codes = np.empty(len(part.features), np.uint8)
+        of_rows = part.features >> self.shift
+        wanted = np.linspace(0, len(of_rows), 4 * self.threads + 1)[1:-1].astype(np.int64)
+        ranges = parallel.between([0, *np.searchsorted(of_rows, of_rows[wanted]).tolist(), len(of_rows)])
+        singles, small = len(self.singles) > 0, np.int64(self.code_bytes)
+
+        def measure(rows: tuple[int, int]) -> tuple[int, int]:
+            weights, _ = self.adjustment.weigh(part.between(*rows), 1, self.singles)
+            pages.code_links(*rows, part, weights, self.middles, singles, links)
+            row_codes[slice(*rows)] = count_codes(part.totals[slice(*rows)])
+            advance(len(weights))
+            first, last = of_rows[rows[0]], of_rows[rows[1] - 1]
+            sizes = self.sizes[int(first) : int(last) + 2]
+            return pages.measure_pages(*rows, part, self.shift, singles, small, sizes)  # type: ignore[no-any-return]
+
+        measured = np.array(list(parallel.ordered(measure, ranges, self.threads)), np.int64).reshape(-1, 2)
+        at = np.cumsum(measured, axis=0) - measured
+        data = np.empty(measured[:, 0].sum(), np.uint8)
+        long_links = np.empty(measured[:, 1].sum(), self.spread.link_type)
+
+        def write(number: int) -> tuple[int, int, int]:
+            made: tuple[int, int, int] = pages.write_pages(
+                *ranges[number], part, row_codes, links, self.values, self.shift, singles, small,
+                at[number, 0], data, self.spread, at[number, 1], self.n_long, long_links,
+            )  # fmt: skip
+            return made
+
+        for most, tail, shadowed in parallel.ordered(write, range(len(ranges)), self.threads):
+            self.shadowed += shadowed
+            if most > pages.MOST_ROWS or tail >= pages.INLINE:
+                raise SettingsError(f"{most} features share a page of the model: their keys do not spread evenly")
+        self.n_long += len(long_links)
+        self.writer.append("data", data)
+        self.writer.append("long_links", long_links)
