@@ -43,8 +43,13 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install --quiet $(EDITABLE) .
 	touch $@
 
+# PyTorch is named by its release, so that a build for the CPU that is at hand is taken; without it the tests of
+# the neural models are skipped
+TORCH ?= torch==2.13.0
+
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet $(EDITABLE) '.[dev]'
+	$(BIN)/pip install --quiet '$(TORCH)' || echo "no $(TORCH) for this machine: the neural models are not tested"
 	touch $@
 
 clean:

@@ -19,6 +19,7 @@ from snm.terminal import bar as progress_bar
 
 if TYPE_CHECKING:
     from snm.evaluation import PerplexityReport
+    from snm.metafeatures import MetafeatureSet
     from snm.model import LanguageModel
 
 Command = Callable[..., Any]
@@ -79,10 +80,27 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @main.command()
 @click.argument("text", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
-@click.option("--model", type=click.Choice(["snm", "kn", "katz", "sbo"]), default="snm", show_default=True,
-              help="Sparse non-negative matrix, interpolated Kneser-Ney, Katz, or stupid backoff.")  # fmt: skip
+@click.option("--model", type=click.Choice(["snm", "kn", "katz", "sbo", "hsme", "rnn"]), default="snm",
+              show_default=True,
+              help="Sparse non-negative matrix, interpolated Kneser-Ney, Katz, stupid backoff, maximum entropy with a "
+                   "hierarchical softmax, or a recurrent network.")  # fmt: skip
 @click.option("--order", type=Number(1, 32),
-              help="n-grams up to this order.  [default: 5 for kn, katz and sbo]")  # fmt: skip
+              help="n-grams up to this order.  [default: 5 for kn, katz, sbo and hsme, 9 for rnn]")  # fmt: skip
+@click.option("--hidden", type=Number(1), default=256, show_default=True,
+              help="Hidden units of a recurrent network.")  # fmt: skip
+@click.option("--cell", type=click.Choice(["rnn", "lstm"]), default="rnn", show_default=True,
+              help="Of a recurrent network.")  # fmt: skip
+@click.option("--softmax", type=click.Choice(["tree", "adaptive"]),
+              help="Output of a recurrent network: a tree of binary decisions, jointly with n-gram features, or an "
+                   "adaptive softmax.  [default: tree for rnn, adaptive for lstm]")  # fmt: skip
+@click.option("--dropout", type=float,
+              help="Of a recurrent network's states.  [default: 0.1; below 10 M tokens 0.3 for rnn, 0.5 for "
+                   "lstm]")  # fmt: skip
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+              help="Where a neural model is trained; auto is a GPU where there is one.")  # fmt: skip
+@click.option("--checkpoint", type=float, default=10.0, show_default=True,
+              help="Minutes between checkpoints of a neural model, in OUTPUT.checkpoint; the same command goes on from "
+                   "there. 0 for none.")  # fmt: skip
 @click.option("--discounts", type=click.Choice(["modified", "single"]), default="modified", show_default=True,
               help="Kneser-Ney's: three an order, or the original single one.")  # fmt: skip
 @click.option("--preset",
@@ -90,7 +108,9 @@ def _print_perplexity(report: PerplexityReport) -> None:
                    "snm10-skip.  [default: small]")  # fmt: skip
 @click.option("--features", help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'.")
 @click.option(
-    "--dev", multiple=True, help="Held-out text, for the gate and to stop training in time.  [default: a slice of TEXT]"
+    "--dev",
+    multiple=True,
+    help="Held-out text, for SNM's gate and to stop training in time.  [default: a slice of TEXT]",
 )
 @click.option(
     "--gate",
@@ -114,20 +134,25 @@ def _print_perplexity(report: PerplexityReport) -> None:
               show_default=True,
               help="Poisson with or without leave-one-out, or multinomial on held-out text.")  # fmt: skip
 @click.option("--optimiser", type=click.Choice(["adagrad", "sgd"]), default="adagrad", show_default=True)
-@click.option("--rate", type=float, help="Learning rate.  [default: 0.1 for adagrad, 0.002 for sgd]")
+@click.option("--rate", type=float,
+              help="Learning rate.  [default: 0.1 for adagrad, 0.002 for sgd; 0.3 for hsme, 0.001 for rnn, 0.002 for "
+                   "lstm]")  # fmt: skip
 @click.option("--accumulator", type=float, default=1.0, show_default=True,
               help="What AdaGrad's sums of squares start at.")  # fmt: skip
-@click.option("--batch", type=Number(1), default=4096, show_default=True,
-              help="Events a step of the multinomial loss.")  # fmt: skip
-@click.option("--passes", type=Number(0), default=1, show_default=True,
-              help="Most passes over the events; 0 leaves relative frequencies.")  # fmt: skip
+@click.option("--batch", type=Number(1),
+              help="Events a step of the multinomial loss, or of a neural model.  [default: 4096; for a neural model a "
+                   "1500th of the text, 256 to 32768]")  # fmt: skip
+@click.option("--passes", type=Number(0),
+              help="Most passes over the events; 0 leaves what training begins at: relative frequencies, a network's "
+                   "random weights.  [default: 1; 2 for hsme, 6 for rnn]")  # fmt: skip
 @click.option("--events", type=Number(1),
               help="Learn the adjustment from about this many events, drawn by sentence.  "
                    "[default: what has 2^29 features]")  # fmt: skip
 @click.option(
     "--slots",
     type=Number(1),
-    help="Slots of the table of metafeature weights.  [default: a power of two above half the links]",
+    help="Slots of the table of metafeature weights, or of a neural model's n-gram features.  "
+    "[default: a power of two, above half the links; above 8 a token for hsme, 16 for rnn]",
 )
 @click.option("--metafeatures", default="lean", show_default=True,
               help="Conjunctions such as 'type+link-count, target'; 'all' are the paper's, 'all, -feature' ablates one "
@@ -185,7 +210,7 @@ def _peak_memory() -> str:
     return f", {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.1f} GB of memory at the peak"
 
 
-SUMMARY = ("features", "rows", "links", "text", "training", "estimation")
+SUMMARY = ("features", "rows", "links", "network", "parameters", "text", "training", "estimation")
 PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "memory", "partitions", "seed",
     "gate", "prune", "classes",
@@ -193,26 +218,41 @@ PLAIN_SETTINGS = (
 
 
 SNM_OPTIONS = (
-    "preset", "features", "dev", "document", "gate", "prune", "classes", "loss", "optimiser", "rate", "accumulator",
-    "batch", "passes", "events", "slots", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
+    "preset", "features", "document", "gate", "prune", "classes", "loss", "optimiser", "accumulator", "events",
+    "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
+TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
+NEURAL_OPTIONS = ("device", "checkpoint")
+RNN_OPTIONS = ("hidden", "cell", "softmax", "dropout")
+COUNTING_OPTIONS = ("memory", "partitions")
 
 
-def _refuse_idle_options(model: str) -> None:
+def _idle_options(options: dict[str, Any]) -> set[str]:
+    """Those that would do nothing with this model."""
+    model, neural = options["model"], options["model"] in ("hsme", "rnn")
+    idle = set() if model == "snm" else set(SNM_OPTIONS)
+    idle |= set() if model == "snm" or neural else set(TRAINING_OPTIONS)
+    idle |= set(COUNTING_OPTIONS) if neural else set(NEURAL_OPTIONS)
+    idle |= set() if model == "rnn" else set(RNN_OPTIONS)
+    idle |= set() if model == "kn" else {"discounts"}
+    output = options["softmax"] or ("adaptive" if options["cell"] == "lstm" else "tree")
+    return idle | ({"order", "slots"} if model == "rnn" and output == "adaptive" else set())
+
+
+def _refuse_idle_options(options: dict[str, Any]) -> None:
     """An option that would do nothing is a misunderstanding."""
     context = click.get_current_context()
     given = {
         name for name in context.params
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
     }  # fmt: skip
-    idle = set() if model == "snm" else given & set(SNM_OPTIONS)
-    idle |= given & {"discounts"} if model != "kn" else set()
+    idle = given & _idle_options(options)
     idle |= given & {"order"} if given & {"preset", "features"} else set()
     idle |= given & {"min_count"} if "vocab" in given else set()
     if idle:
-        options = ", ".join("--" + name.replace("_", "-") for name in sorted(idle))
+        names = ", ".join("--" + name.replace("_", "-") for name in sorted(idle))
         raise click.UsageError(
-            f"{options} would do nothing here, with --model {model} and the other options; leave it out"
+            f"{names} would do nothing here, with --model {options['model']} and the other options; leave it out"
         )
 
 
@@ -220,9 +260,8 @@ def _settings(options: dict[str, Any]) -> Any:
     from snm.features import PRESETS
     from snm.metafeatures import MetafeatureSet
     from snm.pipeline import Settings
-    from snm.training import TrainingSettings
 
-    _refuse_idle_options(options["model"])
+    _refuse_idle_options(options)
     preset, features = options["preset"], options["features"]
     if preset is not None and features is not None:
         raise click.UsageError("--preset and --features exclude each other; give one of them")
@@ -231,23 +270,37 @@ def _settings(options: dict[str, Any]) -> Any:
     metafeatures = MetafeatureSet.parse(
         options["metafeatures"], options["feature_buckets"], options["link_buckets"], options["merge"]
     )
-    names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
     return Settings(
         features=preset if features is None else features,
         vocabulary=None if options["vocab"] is None else Path(options["vocab"]),
-        training=TrainingSettings(metafeatures=metafeatures, **{name: options[name] for name in names}),
         threads=_threads(options["threads"]),
+        **_training_settings(options, metafeatures),
         **{name: options[name] for name in PLAIN_SETTINGS},
     )
+
+
+def _training_settings(options: dict[str, Any], metafeatures: MetafeatureSet) -> dict[str, Any]:
+    from snm.baselines.neural import NetworkSettings
+    from snm.training import TrainingSettings
+
+    if options["model"] in ("hsme", "rnn"):
+        names = ("cell", "hidden", "softmax", "passes", "rate", "batch", "dropout", "slots", "device")
+        seconds = options["checkpoint"] * 60
+        return {"network": NetworkSettings(checkpoint=seconds, **{name: options[name] for name in names})}
+    names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
+    chosen = {name: options[name] for name in names if options[name] is not None}
+    return {"training": TrainingSettings(metafeatures=metafeatures, **chosen)}
 
 
 @main.command()
 @model_argument
 @click.argument("text", nargs=-1)
 @threads_option
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+              help="Where to score with a neural model.")  # fmt: skip
 @import_option
 @json_option
-def ppl(path: str, text: tuple[str, ...], threads: int | None, as_json: bool) -> None:
+def ppl(path: str, text: tuple[str, ...], threads: int | None, device: str, as_json: bool) -> None:
     """Perplexity of TEXT (or of standard input) under MODEL.
 
     Over all words and sentence ends. Words outside an open vocabulary count as <UNK>, one word that is easy to
@@ -258,6 +311,8 @@ def ppl(path: str, text: tuple[str, ...], threads: int | None, as_json: bool) ->
     from snm.evaluation import perplexity
 
     model = _load(path)
+    if device != "cpu":
+        model.move_to(device)
     with progress_bar("reading", 0) as bar:
         encoded = encode_files(text or STDIN, model.vocabulary, bar)
     report = perplexity(model, encoded, _threads(threads))
@@ -380,7 +435,8 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         _print_json(m)
         return
-    rows = [*(_mixture_rows(m) if m["kind"] == "mixture" else _model_rows(m)), ("size", _size_text(m))]
+    describe = {"mixture": _mixture_rows, "hsme": _network_rows, "rnn": _network_rows}.get(m["kind"], _model_rows)
+    rows = [*describe(m), ("size", _size_text(m))]
     rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
     for name, value in rows:
         click.echo(f"{name:<13} {value}")
@@ -413,14 +469,33 @@ def import_arpa(file: str, output: str, force: bool) -> None:
 
 
 def _size_text(m: dict[str, Any]) -> str:
+    from snm.storage import size_of
+
     size = sum(entry["bytes"] for entry in m["files"].values())
-    return f"{size:,} bytes, {size / m['links']:.1f} a link"
+    count, what = size_of(m)
+    return f"{size:,} bytes, {size / count:.1f} a {what.removesuffix('s')}"
 
 
 def _mixture_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     parts = zip(m["members"], m["weights"], m["dev_perplexities"], strict=True)
     rows = [(name, f"weight {w:.4f}, held-out perplexity alone {ppl:.2f}") for name, w, ppl in parts]
     return [*rows, ("mixed", f"held-out perplexity {m['dev_perplexity']:.2f}")]
+
+
+def _network_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
+    from snm.baselines.neural import shape_text
+
+    text, t = m["text"], m["training"]
+    rows = [
+        ("network", shape_text(m["network"])),
+        ("vocabulary", f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"),
+        ("parameters", f"{m['parameters']:,}"),
+        ("trained on", f"{text['tokens']:,} tokens, {text['sentences']:,} sentences, {text['oov']:,} OOVs"),
+    ]
+    if t["perplexities"]:
+        best = f"held-out perplexity {min(t['perplexities']):.2f}"
+        rows.append(("training", f"{len(t['losses'])} passes on {t['device']}, kept pass {t['best_pass']}, {best}"))
+    return rows
 
 
 def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
@@ -526,6 +601,8 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
 @click.option("--prune", type=Number(1), default=1, show_default=True,
               help="Leave features out of SNM that were seen less often, short n-grams aside.")  # fmt: skip
 @click.option("--events", type=Number(1), default=1 << 32, help="Train SNM on about so many events.  [default: all]")
+@click.option("--take", multiple=True, metavar="FOLDER",
+              help="Take models that are missing from the results of another run, such as one on a GPU.")  # fmt: skip
 @click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
 @click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for counting.")
 @threads_option
@@ -537,6 +614,7 @@ def reproduce(
     output: str,
     prune: int,
     events: int,
+    take: tuple[str, ...],
     keep_models: bool,
     memory: int,
     threads: int | None,
@@ -545,18 +623,21 @@ def reproduce(
     """The paper's tables on a corpus: table1, table2, table3, ablations.
 
     What is missing is trained; mixture weights are found on the valid text, perplexities are the test text's. Each
-    table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot.
+    table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot; with
+    table3 there is a plot of perplexity against words scored a second on one core, too.
 
     SNM is the paper's here, nothing pruned and all events looked at; where a text is too large for that, --prune and
     --events say how far to depart from it.
     """
     from snm.errors import MissingExtra
-    from snm.reproduce import Workspace, markdown, plot
+    from snm.reproduce import Workspace, markdown, plot, plot_frontier
 
     folder, say = Path(output), notify(False)
     work = Workspace(
         folder, Path(corpus), _threads(threads), memory, keep_models, shard, prune, events, progress_bar, say
     )
+    for other in take:
+        work.take(Path(other))
     for name in tables:
         rows = work.table(name)
         text = markdown(name, work.corpus.name + work.limits, rows)
@@ -567,6 +648,8 @@ def reproduce(
         _print_json({"table": name, "rows": rows}) if as_json else click.echo(text)
         try:
             plot(name, work.corpus.name, rows, folder / f"{name}.png")
+            if name == "table3":
+                plot_frontier(work.corpus.name, rows, folder / f"{name}-frontier.png")
         except MissingExtra as error:
             say(f"no plot: {error}")
 

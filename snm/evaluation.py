@@ -17,6 +17,7 @@ from snm.model import LanguageModel, load
 from snm.vocabulary import BEGIN, END, UNKNOWN
 
 SUM_TOLERANCE = 1e-5
+SPEED_SECONDS = 1.0  # that a measurement of speed lasts, where there is text enough
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,23 @@ def perplexity(model: LanguageModel, text: Text, threads: int = 1) -> Perplexity
         text.sentences, text.events, oov, oov / text.events, float(logs.sum()) / math.log(10),
         float(np.exp(-logs.mean())), float(np.exp(-known.mean())), seconds,
     )  # fmt: skip
+
+
+def speed(path: str | Path, sources: Sources) -> float:
+    """Words and sentence ends of a text scored a second, with one thread: as many as there is a second's work of."""
+    model = load(path)
+    tokens = encode_files(sources, model.vocabulary).tokens
+    ends = np.flatnonzero(tokens == END) + 1
+    model.probabilities(tokens[: ends[0]])  # kernels are compiled, arrays mapped
+    n = 256  # sentences: some models score many side by side
+    while True:
+        text = tokens[: ends[min(n, len(ends)) - 1]]
+        begun = time.perf_counter()
+        model.probabilities(text)
+        seconds = time.perf_counter() - begun
+        if seconds > SPEED_SECONDS or n >= len(ends):
+            return float(np.count_nonzero(text != BEGIN) / seconds)
+        n *= 4
 
 
 @dataclass(frozen=True)

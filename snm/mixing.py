@@ -228,22 +228,13 @@ def read_probabilities(path: Path, events: int) -> np.ndarray:
 
 
 def _manifest(models: list[LanguageModel], folders: list[str], found: Mixed) -> dict[str, Any]:
-    from snm import __version__
-
-    vocabulary = models[0].vocabulary
     return {
-        "kind": MixtureModel.kind,
-        "written_by": f"snm {__version__}",
+        **storage.describe_kind(MixtureModel.kind, models[0].vocabulary),
         "members": folders,
         "weights": found.weights.tolist(),
         "dev_perplexity": found.dev_perplexity,
         "dev_perplexities": found.dev_perplexities,
-        "vocabulary": {
-            "words": len(vocabulary),
-            "closed": vocabulary.closed,
-            "document": vocabulary.document,
-        },
-        "links": sum(model.manifest["links"] for model in models),
+        "links": sum(storage.size_of(model.manifest)[0] for model in models),
     }
 
 

@@ -131,6 +131,10 @@ class LanguageModel(ABC):
         """For every word of the sentence and its end: which features fired, and what each brought."""
         raise SettingsError("only an SNM model is a sum that can be explained part by part; this one is not")
 
+    def move_to(self, device: str) -> None:
+        """Score texts on a GPU (`cuda`) from now on, or on the CPU again (`cpu`); a neural model can."""
+        raise SettingsError(f"only a neural model is scored on a GPU; {self.path} is not one")
+
     def context(self, text: str) -> np.ndarray:
         """`<S>` and the ids of the words of `text`."""
         return np.concatenate([[BEGIN], self.vocabulary.ids_of(split_words(text))]).astype(np.uint32)
@@ -399,6 +403,8 @@ class SnmModel(RowModel):
 _KINDS = {
     "snm": "snm.model:SnmModel",
     "backoff": "snm.baselines.backoff:BackoffModel",
+    "hsme": "snm.baselines.hsme:HsmeModel",
+    "rnn": "snm.baselines.rnn:RnnModel",
     "mixture": "snm.mixing:MixtureModel",
 }
 

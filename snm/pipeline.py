@@ -6,18 +6,20 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from snm import calibration, corpus, storage
+from snm.baselines import neural
+from snm.baselines.neural import NetworkSettings
 from snm.calibration import GateReport
 from snm.classes import CLASSES, FREQUENT, PASSES, learn_classes
 from snm.corpus import Sources, Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import InputError, SettingsError
 from snm.features import DEFAULT_PRESET, MAX_WORDS, Extractor, FeatureSpec, KeyLayout
-from snm.model import RowModel, SnmModel, load
+from snm.model import LanguageModel, SnmModel, load
 from snm.pages import ARRAYS, Pages, PageWriter
 from snm.parallel import default_threads
 from snm.progress import Progress, silent
@@ -28,7 +30,8 @@ from snm.vocabulary import UNKNOWN, Vocabulary, read_word_list
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 300_000  # of the training text, where the user gives none
 RETURNED_SHARE = 0.01  # a slice larger than this is counted in the end
-MODELS = ("snm", "kn", "katz", "sbo")
+NEURAL = ("hsme", "rnn")
+MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
 DEFAULT_ORDER = 5
 DISCOUNTS = ("modified", "single")
 LEAST_MEMORY = 256 << 20
@@ -43,9 +46,10 @@ Notify = Callable[[str], None]
 class Settings:
     """Everything that `train` can be asked for beside the text. `memory` is in bytes.
 
-    `model` is `snm`, `kn` (Kneser-Ney), `katz` or `sbo` (stupid backoff). `features` is SNM's specification, the
+    `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
+    softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, the
     preset `small` where nothing is said; `order` asks for n-grams up to that order instead, and is what the other
-    models have, 5 where nothing is said. `discounts` are Kneser-Ney's:
+    models have, 5 where nothing is said (9 beside an RNN). `discounts` are Kneser-Ney's:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
     `weight_bits`: 8 or 16, of a weight in the model file.
@@ -63,6 +67,7 @@ class Settings:
     closed: bool = False
     document: bool = False
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
     memory: int = 4 << 30
     threads: int = field(default_factory=default_threads)
     partitions: int | None = None
@@ -119,20 +124,28 @@ def train(
     overwrite: bool = False,
     progress: Progress = silent,
     notify: Notify = lambda message: None,
-) -> RowModel:
+) -> LanguageModel:
     """Train a model on text and write it to the folder `output`.
 
-    `dev` is held-out text: the gate and the multinomial loss are learned on it, and it says which pass was
+    `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and it says which pass was
     best. Without it a slice of the training text is set aside where it is needed. `notify` is told in words what
     is done, `progress` how far it is.
     """
     settings = settings or Settings()
     spec = FeatureSpec(settings.specification)
-    if dev and settings.model != "snm":
-        raise SettingsError(f"held-out text is for SNM; a model of kind {settings.model!r} has no use for it")
+    if dev and settings.model not in ("snm", *NEURAL):
+        raise SettingsError(
+            f"held-out text is for SNM and neural models; a model of kind {settings.model!r} has no use for it"
+        )
+    if settings.model in NEURAL:
+        neural.choose_device(settings.network.device)  # a mistake there is told before the work begins
     with ModelWriter(output, overwrite) as writer:
         run = _Run(settings, spec, writer, progress, notify)
         run.read(sources, dev)
+        if settings.model in NEURAL:
+            run.fit(dev)
+            return load(output)
+        run.prepare(dev)
         run.count()
         if settings.model == "snm":
             run.adjust()
@@ -143,7 +156,7 @@ def train(
             run.finish()
         else:
             run.smooth()
-    return cast(RowModel, load(output))
+    return load(output)
 
 
 class _Run:
@@ -177,6 +190,8 @@ class _Run:
                 self.text = corpus.encode_files(sources, self.vocabulary, bar)
         if not self.text.events:
             raise InputError(f"{corpus.names(sources)}: no words; expected one sentence a line")
+
+    def prepare(self, dev: Sources) -> None:
         self.held_out = self._held_out_text(dev)
         self._report_text(self.whole or self.text)
         self._make_extractor()
@@ -433,6 +448,22 @@ class _Run:
         self.writer.array("index", index.places.dtype.str).append(index.places)
         how = {"index": index.description, "estimation": {"model": s.model, **made.details}}
         self._finish(BackoffModel.kind, how)
+
+    # -- tokens to a network
+
+    def fit(self, dev: Sources) -> None:
+        """Maximum entropy with a hierarchical softmax, or a recurrent network."""
+        s = self.settings
+        held_out = self._given(dev) if dev else self._set_aside(required=True)
+        assert held_out is not None
+        self._report_text(self.whole or self.text)
+        made = neural.train(
+            s.model, s.network, s.order, s.seed, self.text, held_out, self.vocabulary, self.writer, self.progress,
+            self.notify,
+        )  # fmt: skip
+        self.vocabulary.write(self.writer.folder / VOCABULARY)
+        self.writer.finish({**storage.describe_kind(s.model, self.vocabulary), "text": self.figures, **made}, s.threads)
+        neural.clear_checkpoint(self.writer.path)
 
     # -- the folder
 

@@ -15,17 +15,21 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from snm.corpus import encode_files
+from snm.baselines.neural import CELLS, NetworkSettings, choose_device
+from snm.corpus import encode_files, find_files
 from snm.errors import InputError, MissingExtra, SettingsError
+from snm.evaluation import speed
 from snm.metafeatures import MetafeatureSet
 from snm.mixing import find_weights, perplexity_of
-from snm.pipeline import Settings, train
+from snm.pipeline import NEURAL, Settings, train
 from snm.progress import Progress, silent
+from snm.storage import size_of
 from snm.training import TrainingSettings
 from snm.vocabulary import BEGIN
 
@@ -33,6 +37,7 @@ PARTS = ("valid", "test")
 REFERENCE = "kn5"
 ORDERS = (5, 6, 7, 8)
 PAPER_RATE = 0.02  # of AdaGrad, with all of the paper's metafeatures
+SMALL_FOR_NETWORKS = 5_000_000  # bytes of text, compressed or not, that a network is trained on without a GPU
 LM1B_TRAINING = "training-monolingual.tokenized.shuffled"
 LM1B_HELD_OUT = "heldout-monolingual.tokenized.shuffled"
 
@@ -53,6 +58,9 @@ def _by_order(label: str, names: Sequence[str], values: Sequence[float]) -> list
     ]
 
 
+BENCHMARK = ("kn5", "hsme5", "sbo5", "snm5-skip", "snm10-skip", "rnn256", "rnn512", "rnn1024")
+"""All models of the paper's table 3."""
+
 TABLES: dict[str, list[Line]] = {
     "table1": [
         *_by_order("KN", ["kn{}"], [67.6, 64.3, 63.2, 62.9]),
@@ -68,10 +76,19 @@ TABLES: dict[str, list[Line]] = {
     ],
     "table3": [
         Line("KN5", ("kn5",), 67.6),
+        Line("HSME", ("hsme5",), 101.3),
         Line("SBO", ("sbo5",), 87.9),
         Line("SNM5-skip", ("snm5-skip",), 54.2),
         Line("SNM10-skip", ("snm10-skip",), 52.9),
-        Line("all of these", ("kn5", "sbo5", "snm5-skip", "snm10-skip"), math.nan),
+        Line("RNN256", ("rnn256",), 58.2),
+        Line("RNN512", ("rnn512",), 54.6),
+        Line("RNN1024", ("rnn1024",), 51.3),
+        Line("LSTM1024", ("lstm1024",), math.nan),
+        Line("SNM10-skip+RNN1024", ("snm10-skip", "rnn1024"), 41.3),
+        Line("SNM10-skip+LSTM1024", ("snm10-skip", "lstm1024"), math.nan),
+        Line("Previous best", ("kn5", "hsme5", "sbo5", "rnn256", "rnn512", "rnn1024"), 43.8),
+        Line("ALL", BENCHMARK, 41.0),
+        Line("ALL+LSTM1024", (*BENCHMARK, "lstm1024"), math.nan),
     ],
     "ablations": [
         Line("No ablation", ("snm5, both counts doubled",), 70.8),
@@ -94,9 +111,12 @@ def settings_of(name: str, prune: int = 1, events: int = ALL_EVENTS) -> dict[str
     The paper prunes nothing and looks at all events; `prune` and `events` are for texts that would not fit.
     """
     kind, *how = name.split(", ")
-    for baseline in ("kn", "katz", "sbo"):
+    for baseline in ("kn", "katz", "sbo", "hsme"):
         if kind.removeprefix(baseline).isdecimal():
             return {"model": baseline, "order": int(kind.removeprefix(baseline))}
+    for cell in CELLS:
+        if kind.removeprefix(cell).isdecimal():
+            return {"model": "rnn", "network": NetworkSettings(cell=cell, hidden=int(kind.removeprefix(cell)))}
     buckets = {
         "both counts doubled": ("double", "double"),
         "link count doubled": ("single", "double"),
@@ -160,9 +180,29 @@ class Workspace:
         for part, path in paths.items():
             text = encode_files(self.texts[part], model.vocabulary)
             np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])
-        self.figures[name] = {"links": model.manifest["links"], "seconds": seconds}
+        size, what = size_of(model.manifest)
+        self.figures[name] = {what: size, "seconds": seconds, "speed": round(speed(output, self.texts["test"]))}
         if not self.keep_models:
             shutil.rmtree(output)
+        self._save()
+
+    def take(self, folder: Path) -> None:
+        """Take over the models of another workspace of the same corpus that this one lacks."""
+        try:
+            figures = json.loads((folder / "figures.json").read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: no results to take ({error}); expected a folder of snm reproduce") from error
+        theirs, ours = figures.pop("corpus", ""), self.figures["corpus"]
+        if theirs.split(", ")[:2] != ours.split(", ")[:2]:
+            raise SettingsError(f"{folder} holds results of {theirs}, not of {ours}; they do not compare")
+        for name in sorted(figures.keys() - self.figures.keys()):
+            if theirs != ours and settings_of(name).get("model", "snm") == "snm":
+                self.notify(f"not taken from {folder}: {name}, which was trained with other --prune and --events")
+                continue
+            for part in PARTS:
+                shutil.copyfile(folder / f"{name}.{part}.npy", self.folder / f"{name}.{part}.npy")
+            self.figures[name] = figures[name]
+            self.notify(f"taken from {folder}: {name}")
         self._save()
 
     def _save(self) -> None:
@@ -180,20 +220,42 @@ class Workspace:
         alone = len(members) == 1
         return {
             "model": line.label,
-            "links": self.figures[line.members[0]]["links"] if alone else None,
+            "parameters": self._figure(line, "links") or self._figure(line, "parameters"),
             "weights": None if alone else [round(w, 4) for w in weights.tolist()],
             "valid": perplexity_of(weights @ p["valid"]),
             "test": ours,
             "test / KN5": ours / reference["test"],
             "paper": None if math.isnan(line.paper) else line.paper,
             "paper / KN5": None if math.isnan(line.paper) else line.paper / 67.6,
-            "seconds": self.figures[line.members[0]]["seconds"] if alone else None,
+            "seconds": self._figure(line, "seconds"),
+            "words/s": self._figure(line, "speed"),
         }
+
+    def _figure(self, line: Line, name: str) -> Any:
+        """What is kept of a model, of no mixture."""
+        return self.figures[line.members[0]].get(name) if len(line.members) == 1 else None
 
     def table(self, name: str) -> list[dict[str, Any]]:
         if name not in TABLES:
             raise SettingsError(f"no table {name!r}; expected one of {', '.join(TABLES)}")
-        return [self.row(line) for line in TABLES[name]]
+        lacking = {model for line in TABLES[name] for model in line.members if self._is_out_of_reach(model)}
+        if lacking:
+            why = "PyTorch is not installed" if find_spec("torch") is None else "it would take days without a GPU"
+            self.notify(
+                f"left out, with the mixtures they are in: {', '.join(sorted(lacking))}: {why}; train them elsewhere "
+                f"and bring the results (--take)"
+            )
+        return [self.row(line) for line in TABLES[name] if not lacking & set(line.members)]
+
+    def _is_out_of_reach(self, model: str) -> bool:
+        """Whether this is a network that is not there yet and cannot well be trained here."""
+        how = settings_of(model)
+        if how.get("model") not in NEURAL or model in self.figures:
+            return False
+        if find_spec("torch") is None:
+            return True
+        large = sum(Path(file).stat().st_size for file in find_files(self.texts["train"])) > SMALL_FOR_NETWORKS
+        return large and choose_device("auto") == "cpu"
 
 
 def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:
@@ -265,5 +327,30 @@ def plot(name: str, corpus: str, rows: list[dict[str, Any]], path: Path) -> None
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     figure.legend(loc="outside upper right", ncols=2, frameon=False)
+    figure.savefig(path, dpi=160)
+    plt.close(figure)
+
+
+def plot_frontier(corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
+    """Perplexity against words scored a second on one core, of the models of a table whose speed is known."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise MissingExtra("matplotlib", "plot", "drawing a plot") from None
+    known = [row for row in rows if row["words/s"]]
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    best = [row for row in known if not any(o["words/s"] > row["words/s"] and o["test"] <= row["test"] for o in known)]
+    best.sort(key=lambda row: row["words/s"])
+    axes.plot([row["words/s"] for row in best], [row["test"] for row in best], color="#cccccc", linewidth=1, zorder=1)
+    axes.scatter([row["words/s"] for row in known], [row["test"] for row in known], 42, color="#1b6ca8", zorder=3)
+    for row in known:
+        place = row["words/s"], row["test"]
+        axes.annotate(row["model"], place, (6, 5), textcoords="offset points", fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlabel("words scored a second on one core")
+    axes.set_ylabel("test perplexity")
+    axes.set_title(f"perplexity against cost, {corpus}", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.12)
     figure.savefig(path, dpi=160)
     plt.close(figure)

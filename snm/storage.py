@@ -23,6 +23,7 @@ import numpy as np
 from snm import parallel
 from snm.errors import FormatError, SettingsError
 from snm.features import Extractor
+from snm.vocabulary import Vocabulary
 
 FORMAT = "snm-model"
 VERSION = 2
@@ -188,24 +189,30 @@ def open_array(path: Path) -> np.ndarray:
         raise FormatError(f"{path}: not a readable array ({error}); rebuild the model") from error
 
 
+def describe_kind(kind: str, vocabulary: Vocabulary) -> dict[str, Any]:
+    """What the manifest of every model begins with."""
+    from snm import __version__
+
+    words = {"words": len(vocabulary), "closed": vocabulary.closed, "document": vocabulary.document}
+    return {"kind": kind, "written_by": f"snm {__version__}", "vocabulary": words}
+
+
+def size_of(manifest: dict[str, Any]) -> tuple[int, str]:
+    """How large a model is, in what its kind is counted in: links, or the parameters of a network."""
+    what = "links" if "links" in manifest else "parameters"
+    return manifest[what], what
+
+
 def describe(
     extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest of a model of rows; `how` says how it was made."""
-    from snm import __version__
-
     layout, spec, vocabulary = extractor.layout, extractor.spec, extractor.vocabulary
     return {
-        "kind": kind,
-        "written_by": f"snm {__version__}",
+        **describe_kind(kind, vocabulary),
         "features": spec.text,
         "layout": asdict(layout),
         "hash_bits": layout.hash_bits,
-        "vocabulary": {
-            "words": len(vocabulary),
-            "closed": vocabulary.closed,
-            "document": vocabulary.document,
-        },
         "families": extractor.family_digests(),
         "rows": int(rows_by_type.sum()),
         "links": links,

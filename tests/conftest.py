@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from snm import pipeline
 from snm.corpus import Text
 from snm.features import Extractor, FeatureSpec, KeyLayout
+from snm.model import RowModel
 from snm.vocabulary import BEGIN, END, Vocabulary
 
 # the first example of a property compiles kernels, so no example has a deadline
 settings.register_profile("snm", deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 settings.load_profile("snm")
+
+
+def train(*arguments: Any, **more: Any) -> RowModel:
+    """`snm.train`, of a model of rows."""
+    model = pipeline.train(*arguments, **more)
+    assert isinstance(model, RowModel)
+    return model
 
 
 def text_of(sentences: list[list[int]]) -> Text:

@@ -12,9 +12,9 @@ from snm.baselines import reference
 from snm.corpus import Text
 from snm.errors import SettingsError
 from snm.model import RowModel
-from snm.pipeline import Settings, train
+from snm.pipeline import Settings
 from snm.reference import events, to_sentences
-from tests.conftest import random_text, shared_data
+from tests.conftest import random_text, shared_data, train
 from tests.test_model import LanguageModelTests
 
 

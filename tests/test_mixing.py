@@ -15,7 +15,8 @@ from snm.errors import InputError, SettingsError
 from snm.evaluation import perplexity, verify
 from snm.mixing import MixtureModel, find_weights, mix, weigh
 from snm.model import RowModel
-from snm.pipeline import Settings, train
+from snm.pipeline import Settings
+from tests.conftest import train
 from tests.test_cli import fails, ok
 from tests.test_model import LanguageModelTests
 

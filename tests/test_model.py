@@ -15,8 +15,8 @@ from snm.errors import FormatError, InputError, SettingsError
 from snm.evaluation import check_sums, perplexity, verify
 from snm.features import PRESETS, feature_family
 from snm.model import LanguageModel, RowModel
-from snm.pipeline import Settings, train
-from tests.conftest import SMALL_SKIPS
+from snm.pipeline import Settings
+from tests.conftest import SMALL_SKIPS, train
 from tests.test_features import suffix_pair
 
 

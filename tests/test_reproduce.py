@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from snm.baselines.neural import NetworkSettings
 from snm.errors import InputError, SettingsError
+from snm.evaluation import speed
 from snm.metafeatures import MetafeatureSet
-from snm.reproduce import TABLES, Workspace, find_texts, settings_of
+from snm.reproduce import TABLES, Workspace, find_texts, plot_frontier, settings_of
 from tests.test_cli import fails, run
 
 
@@ -25,12 +28,16 @@ def corpus(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def workspace(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return Workspace(tmp_path_factory.mktemp("work") / "w", corpus)
+def workspace(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("snm.reproduce.speed", lambda path, text: 1000.0)
+        yield Workspace(tmp_path_factory.mktemp("work") / "w", corpus)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table(workspace: Workspace, name: str) -> None:
+    if name == "table3":
+        pytest.importorskip("torch")
     rows = workspace.table(name)
     assert [row["model"] for row in rows] == [line.label for line in TABLES[name]]
     for row, line in zip(rows, TABLES[name], strict=True):
@@ -54,9 +61,46 @@ def test_what_is_there_is_taken(workspace: Workspace, corpus: Path, monkeypatch:
     assert not list(workspace.folder.glob("*.model")), "models are not kept unless asked for"
 
 
+def test_networks_are_left_out_where_they_cannot_be_trained(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snm.reproduce.find_spec", lambda name: None)
+    monkeypatch.setattr("snm.reproduce.speed", lambda path, text: 1000.0)
+    said: list[str] = []
+    rows = Workspace(tmp_path / "w", corpus, notify=said.append).table("table3")
+    assert [row["model"] for row in rows] == ["KN5", "SBO", "SNM5-skip", "SNM10-skip"]
+    (line,) = [line for line in said if "left out" in line]
+    assert "hsme5, lstm1024, rnn1024, rnn256, rnn512: PyTorch is not installed" in line
+
+
+def test_results_of_another_run_are_taken(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
+    before = workspace.row(TABLES["table1"][0])
+    other = Workspace(tmp_path / "w", corpus, prune=2)
+    other.take(workspace.folder)
+    assert other.row(TABLES["table1"][0]) == before
+    assert "snm5" not in other.figures, "it depends on --prune"
+    with pytest.raises(InputError, match="no results to take"):
+        other.take(tmp_path)
+    (tmp_path / "figures.json").write_text(json.dumps({"corpus": "novels, test.txt"}))
+    with pytest.raises(SettingsError, match=r"holds results of novels, test\.txt, not of small"):
+        other.take(tmp_path)
+
+
+def test_speed(model_path: Path, corpus: Path) -> None:
+    assert speed(model_path, corpus / "test.txt") > 100
+
+
+def test_the_frontier_is_drawn(workspace: Workspace, tmp_path: Path) -> None:
+    rows = [workspace.row(line) for line in TABLES["table1"][:5]]
+    plot_frontier("small", rows, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_model_of_the_tables_has_settings() -> None:
     names = {name for lines in TABLES.values() for line in lines for name in line.members}
     assert settings_of("kn7") == {"model": "kn", "order": 7}
+    assert settings_of("hsme5") == {"model": "hsme", "order": 5}
+    assert settings_of("lstm512") == {"model": "rnn", "network": NetworkSettings(cell="lstm", hidden=512)}
     assert settings_of("snm10-skip")["gate"] == 0, "the paper has none"
     assert settings_of("snm10-skip")["training"].metafeatures == MetafeatureSet.parse("all", link_buckets="double")
     masks = {name: len(settings_of(name)["training"].metafeatures.conjunctions) for name in names if "doubled" in name}

@@ -14,10 +14,10 @@ from snm.errors import InputError, SettingsError
 from snm.evaluation import perplexity
 from snm.metafeatures import MetafeatureSet
 from snm.model import RowModel
-from snm.pipeline import Settings, train
+from snm.pipeline import Settings
 from snm.storage import ModelWriter
 from snm.training import Adjustment, TrainingReport, TrainingSettings, train_adjustment
-from tests.conftest import SMALL_SKIPS, extractor_of, random_text, write_bigrams
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text, train, write_bigrams
 
 
 def make(path: Path, corpus: Path, dev: tuple[Path, ...] = (), threads: int = 1, **training: object) -> RowModel:

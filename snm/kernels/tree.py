@@ -1,0 +1,84 @@
+"""Scores of a binary tree's nodes: a start, a vector times the hidden state, and hashed features of the context."""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from snm.baselines import tree
+from snm.kernels.hashing import extend, mix64
+
+_STEP = np.uint64(tree.HASH_STEP)
+_1 = np.uint64(1)
+
+
+@njit(nogil=True, cache=True)
+def hash_contexts(tokens, begin, out):
+    """Of every token the hash of the contexts of 0, 1, 2 … words before it; 0 where it has none. (tokens, order)"""
+    start = 0
+    for k in range(len(tokens)):
+        if tokens[k] == begin:
+            start = k
+            out[k] = 0
+            continue
+        chain = np.uint64(0)
+        for a in range(out.shape[1]):
+            if a:
+                if k - a < start:
+                    out[k, a:] = 0
+                    break
+                chain = extend(chain, mix64(np.uint64(tokens[k - a]) + _1))
+            out[k, a] = mix64(chain ^ mix64(np.uint64(a) + _1)) | _1
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _dot(a, b):
+    total = np.float32(0)
+    for i in range(len(a)):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _score(node, hashes, table, shift, scales, starts, vectors, hidden):
+    """The log odds of side 1 of a node."""
+    score = np.float64(starts[node]) + _dot(vectors[node], hidden)
+    for a in range(len(hashes)):
+        if hashes[a]:
+            score += scales[a] * table[(hashes[a] + np.uint64(node) * _STEP) >> shift]
+    return score
+
+
+@njit(nogil=True, cache=True)
+def _log_sigmoid(x):
+    return -math.log1p(math.exp(-x)) if x > 0 else x - math.log1p(math.exp(x))
+
+
+@njit(nogil=True, cache=True)
+def score_words(words, hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
+    """P(words[k]) after the context of hashes[k] and the state hidden[k]; 0 of words without a leaf."""
+    for k in range(len(words)):
+        up = word_up[words[k]]
+        if up < 0:
+            out[k] = 0
+            continue
+        log = 0.0
+        while up >= 0:
+            node = up >> 1
+            score = _score(node, hashes[k], table, shift, scales, starts, vectors, hidden[k])
+            log += _log_sigmoid(score if up & 1 else -score)
+            up = node_up[node]
+        out[k] = math.exp(log)
+
+
+@njit(nogil=True, cache=True)
+def score_all(hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
+    """P(w) of every word after one context."""
+    logs = np.empty((len(node_up), 2), np.float64)
+    for node in range(len(node_up)):
+        score = _score(node, hashes, table, shift, scales, starts, vectors, hidden)
+        above = logs[node_up[node] >> 1, node_up[node] & 1] if node else 0.0
+        logs[node, 0], logs[node, 1] = above + _log_sigmoid(-score), above + _log_sigmoid(score)
+    for word in range(len(word_up)):
+        up = word_up[word]
+        out[word] = math.exp(logs[up >> 1, up & 1]) if up >= 0 else 0.0

@@ -1,0 +1,394 @@
+"""Neural models: the protocol, the tree, two implementations of one network, checkpoints, mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import snm
+from snm.baselines import neural
+from snm.baselines.neural import NetworkSettings, NeuralModel, checkpoint_folder
+from snm.baselines.tree import Tree
+from snm.corpus import encode_files, encode_lines
+from snm.errors import FormatError, MissingExtra, SettingsError
+from snm.evaluation import perplexity, verify
+from snm.model import LanguageModel
+from snm.pipeline import Settings, train
+from snm.progress import Advance
+from snm.vocabulary import BEGIN, UNKNOWN
+from tests.conftest import random_text, vocabulary_of
+from tests.test_cli import fails, ok
+from tests.test_model import LanguageModelTests
+
+torch = pytest.importorskip("torch")
+
+SMALL = NetworkSettings(hidden=12, passes=4, rate=0.02, batch=128, dropout=0.1, slots=1 << 14, device="cpu")
+FAMILIES = {
+    "hsme": Settings(model="hsme", network=replace(SMALL, rate=0.5, batch=64), threads=1),
+    "rnn": Settings(model="rnn", order=4, network=SMALL, threads=1),
+    "lstm": Settings(model="rnn", network=replace(SMALL, cell="lstm", slots=None), threads=1),
+    "lstm below a tree": Settings(model="rnn", network=replace(SMALL, cell="lstm", softmax="tree"), threads=1),
+}
+
+
+@pytest.fixture(scope="module")
+def models(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("neural")
+    for name, settings in FAMILIES.items():
+        train(corpus_file, folder / name, settings)
+    for name in ("rnn", "lstm"):
+        train(corpus_file, folder / f"closed {name}", replace(FAMILIES[name], closed=True))
+    return {path.name: path for path in folder.iterdir()}
+
+
+class NeuralTests(LanguageModelTests):
+    family: str
+
+    @pytest.fixture
+    def model(self, models: dict[str, Path]) -> LanguageModel:
+        return snm.load(models[self.family])
+
+    def test_training_pays(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
+        text = encode_files(corpus_file, model.vocabulary)
+        counts = np.bincount(text.tokens[text.tokens != BEGIN])
+        p = counts[counts > 0] / text.events
+        assert perplexity(model, text).ppl < 0.6 * np.exp(-(p * np.log(p)).sum())
+
+    def test_verify(self, model: LanguageModel) -> None:
+        assert verify(model.path, contexts=20).worst < 1e-6
+
+    def test_torch_scores_the_same(self, model: LanguageModel, corpus_file: Path) -> None:
+        from snm.baselines.fitting import score
+        from snm.baselines.networks import Network, Shape
+
+        assert isinstance(model, NeuralModel)
+        network = Network(Shape(**model.shape), model.output.tree, "cpu")
+        network.fill(model.arrays)
+        tokens = encode_lines(
+            ["the cat sees purple fish", "a dog", "the old man likes the cat"], model.vocabulary
+        ).tokens
+        assert score(network, tokens, network.table is not None) == pytest.approx(model.probabilities(tokens), rel=1e-4)
+
+    def test_company_does_not_change_a_score(self, model: LanguageModel) -> None:
+        """Whichever row of a batch a sentence is in, and however long the others are."""
+        alone = model.score(self.SENTENCE)
+        others = ["the cat " * (1 + i % 7) for i in range(40)]
+        for place in (0, 5, 23, 40):
+            assert model.score_sentences([*others[:place], self.SENTENCE, *others[place:]])[place] == alone
+
+
+class TestHsme(NeuralTests):
+    family = "hsme"
+
+
+class TestRnn(NeuralTests):
+    family = "rnn"
+
+
+class TestLstm(NeuralTests):
+    family = "lstm"
+
+
+class TestLstmBelowATree(NeuralTests):
+    family = "lstm below a tree"
+
+
+class TestClosedRnn(NeuralTests):
+    family = "closed rnn"
+
+
+class TestClosedLstm(NeuralTests):
+    family = "closed lstm"
+
+    def test_unknown_words_are_not_predicted(self, model: LanguageModel) -> None:
+        assert model.distribution(model.context("the"))[UNKNOWN] == 0
+
+
+# ---------------------------------------------------------------------------------------------
+# the tree
+
+
+@given(st.lists(st.integers(0, 50), min_size=4, max_size=60), st.integers(1, 5), st.booleans())
+def test_a_tree_has_a_way_to_every_word(counts: list[int], classes: int, closed: bool) -> None:
+    never = UNKNOWN if closed else BEGIN
+    tree, odds = Tree.build(np.array(counts), np.arange(len(counts)) % classes, never)
+    assert len(tree) == len(odds) == len(counts) - 2 - closed
+    starts, steps = tree.paths()
+    ways = {tuple(steps[a:b]) for a, b in pairwise(starts)} - {()}
+    assert len(ways) == len(tree) + 1, "no two words have one way"
+    assert sum(2.0 ** -len(way) for way in ways) == 1
+    assert (tree.node_up[1:] >> 1 < np.arange(1, len(tree))).all(), "parents precede children"
+
+
+def test_a_tree_of_one_class_is_huffmans() -> None:
+    counts = np.array([0, 1, 1, 2, 4, 8, 16])
+    tree, odds = Tree.build(counts, np.zeros(7, np.int64), BEGIN)
+    starts, _ = tree.paths()
+    assert np.diff(starts).tolist() == [0, 5, 5, 4, 3, 2, 1]
+    assert np.abs(odds) == pytest.approx([0] * 5), "the counts are powers of two"
+
+
+def test_words_of_a_class_share_a_node() -> None:
+    counts, classes = np.array([0, 1, 2, 30, 5, 29, 6]), np.array([0, 0, 0, 1, 1, 2, 2])
+    starts, steps = Tree.build(counts, classes, BEGIN)[0].paths()
+    ways = [[step >> 1 for step in steps[a:b]] for a, b in pairwise(starts)]
+    assert ways[3][0] == ways[4][0] != ways[5][0] == ways[6][0]
+
+
+def test_features_are_hashed_alike() -> None:
+    from snm.baselines.networks import hash_contexts
+    from snm.kernels import tree
+
+    tokens = random_text(3, 1, 300_000, 30).tokens
+    hashes = np.empty((len(tokens), 9), np.uint64)
+    tree.hash_contexts(tokens, BEGIN, hashes)
+    other = hash_contexts(torch.from_numpy(tokens[:-1].astype(np.int64))[None], 9)[0].numpy().view(np.uint64)
+    assert np.array_equal(hashes[1:], other)
+    assert len(np.unique(hashes[hashes != 0][9:])) > 9
+
+
+# ---------------------------------------------------------------------------------------------
+# gradients
+
+
+def test_the_gradient_of_the_features_is_the_losss() -> None:
+    """A step of AdaGrad from sums of squares of nothing is by the rate, against the sign of the slope."""
+    from snm.baselines.fitting import cut, take
+    from snm.baselines.networks import Features
+
+    text = random_text(5, 30, 12)
+    network, _ = neural.make_network("hsme", SMALL, 3, 1, text, vocabulary_of(14))
+    table = network.table
+    assert table is not None
+    table.normal_(generator=torch.Generator().manual_seed(1))
+    inputs, targets = take(torch.from_numpy(text.tokens.astype(np.int32)), cut(text.tokens, 50), BEGIN)
+
+    def loss() -> float:
+        return float(network.loss(inputs, targets, None, Features(network, inputs, fixed=True)).double().sum())
+
+    features = Features(network, inputs)
+    network.loss(inputs, targets, None, features).sum().backward()
+    start, squares = table.clone(), torch.zeros_like(table)
+    features.step(0.5, 1.0, torch.zeros_like(table), squares)
+    used = torch.nonzero(squares)[:, 0]
+    assert len(used) > 100
+    slope = (start - table).sign()[used] * squares[used].sqrt()
+    assert (start - table).abs()[used].numpy() == pytest.approx(0.5, rel=1e-4)
+    table.copy_(start)
+    for slot, expected in list(zip(used.tolist(), slope.tolist(), strict=True))[::17]:
+        table[slot] = start[slot] + 0.01
+        above = loss()
+        table[slot] = start[slot] - 0.01
+        assert (above - loss()) / 0.02 == pytest.approx(expected, rel=0.01, abs=1e-3)
+        table[slot] = start[slot]
+
+
+@pytest.mark.parametrize("softmax", ["tree", "adaptive"])
+def test_rare_words_go_another_way_to_the_same_end(softmax: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes outside the matrix product, and parts of the softmax, take part in probabilities that sum to one."""
+    monkeypatch.setattr("snm.baselines.networks.CUTS", (5, 9))
+    text = random_text(5, 30, 12)
+    how = replace(SMALL, softmax=softmax, slots=1 << 14 if softmax == "tree" else None)
+    losses = []
+    for dense in (1024, 3):
+        monkeypatch.setattr("snm.baselines.networks.DENSE_NODES", dense)
+        network, _ = neural.make_network("rnn", how, None, 1, text, vocabulary_of(14))
+        with torch.no_grad():
+            for p in network.parameters():
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(2)))
+        inputs = torch.tensor([[0, 3, 4]]).expand(13, 3)
+        targets = torch.full((13, 3), -1)
+        targets[:, 2] = torch.arange(1, 14)
+        loss = network.loss(inputs, targets, network.states(inputs), None).reshape(13, 3)
+        assert float(torch.exp(-loss[:, 2]).sum().detach()) == pytest.approx(1, abs=1e-5)
+        assert (loss[:, :2] == 0).all()
+        losses.append(loss.detach().numpy())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_batches_hold_every_event_once() -> None:
+    from snm.baselines.fitting import cut, group, take
+
+    text = random_text(1, 50, 12, 40)
+    tokens = torch.from_numpy(text.tokens.astype(np.int32))
+    for random in (None, np.random.default_rng(1)):
+        seen = []
+        for part in group(cut(text.tokens, 7), 30, random):
+            inputs, targets = take(tokens, part, BEGIN)
+            assert inputs.shape[1] <= 7
+            assert inputs.numel() <= 30
+            seen += list(zip(inputs[targets >= 0].tolist(), targets[targets >= 0].tolist(), strict=True))
+        pairs = zip(text.tokens[:-1].tolist(), text.tokens[1:].tolist(), strict=True)
+        assert sorted(seen) == sorted((a, b) for a, b in pairs if b != BEGIN)
+
+
+# ---------------------------------------------------------------------------------------------
+# checkpoints
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stopping_after(steps: int):  # type: ignore[no-untyped-def]
+    """A progress that ends the run from inside after a number of steps of training."""
+    left = steps
+
+    @contextmanager
+    def progress(label: str, total: int) -> Iterator[Advance]:
+        def advance(n: int) -> None:
+            nonlocal left
+            left -= label.startswith("pass") and n > 0
+            if left < 0:
+                raise StoppedError
+
+        yield advance
+
+    return progress
+
+
+@pytest.mark.parametrize("family", ["hsme", "rnn", "lstm"])
+def test_a_run_goes_on_where_it_was(family: str, models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
+    settings = replace(FAMILIES[family], network=replace(FAMILIES[family].network, checkpoint=1e-9))
+    for steps in (3, 12):  # in the first pass; in the second, from the first one's checkpoint
+        with pytest.raises(StoppedError):
+            train(corpus_file, tmp_path / "m", settings, progress=stopping_after(steps))
+        assert checkpoint_folder(tmp_path / "m").exists()
+    said: list[str] = []
+    model = train(corpus_file, tmp_path / "m", settings, notify=said.append)
+    assert any("going on from" in line for line in said)
+    assert not checkpoint_folder(tmp_path / "m").exists()
+    other = snm.load(models[family])
+    assert model.manifest["files"] == other.manifest["files"], "to the last bit"
+    assert model.manifest["training"] == other.manifest["training"]
+
+
+def test_the_checkpoint_of_another_run_is_refused(corpus_file: Path, tmp_path: Path) -> None:
+    settings = replace(FAMILIES["hsme"], network=replace(SMALL, checkpoint=1e-9))
+    with pytest.raises(StoppedError):
+        train(corpus_file, tmp_path / "m", settings, progress=stopping_after(3))
+    with pytest.raises(SettingsError, match=r"of another run: seed was 1, is 2; .* delete it"):
+        train(corpus_file, tmp_path / "m", replace(settings, seed=2))
+    (tmp_path / "other").write_text("a b c\nd e f\na a a\n" * 20)
+    with pytest.raises(SettingsError, match="text was"):
+        train(tmp_path / "other", tmp_path / "m", settings)
+    (checkpoint_folder(tmp_path / "m") / "state.json").write_text("{")
+    with pytest.raises(FormatError, match="is no checkpoint"):
+        train(corpus_file, tmp_path / "m", settings)
+
+
+# ---------------------------------------------------------------------------------------------
+# the commands
+
+
+def test_the_commands(models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
+    given = ("--hidden", 8, "--passes", 1, "--device", "cpu", "--threads", 1, "--quiet")
+    ok("train", corpus_file, "-o", tmp_path / "m", "--model", "rnn", "--order", 3, "--slots", 4096, *given)
+    ok("train", corpus_file, "-o", tmp_path / "l", "--model", "rnn", "--cell", "lstm", "--dev", corpus_file, *given)
+    assert "RNN of 8 units with maximum entropy" in ok("info", tmp_path / "m")
+    assert "LSTM of 8 units, an adaptive softmax" in ok("info", tmp_path / "l")
+    assert json.loads(ok("ppl", tmp_path / "m", corpus_file, "--json"))["ppl"] > 1
+    assert len(ok("next", tmp_path / "m", "the", "-k", 3).split("\n")) == 4
+    assert ok("generate", tmp_path / "l", "--seed", 1)
+    assert "away from 1" in ok("verify", tmp_path / "l", "--contexts", 5)
+    ok("mix", tmp_path / "m", models["hsme"], "--dev", corpus_file, "-o", tmp_path / "mixed")
+    assert "weight" in ok("info", tmp_path / "mixed")
+
+
+def test_no_passes_leave_the_words_frequencies(corpus_file: Path, tmp_path: Path) -> None:
+    for name in ("hsme", "lstm"):
+        settings = FAMILIES[name]
+        model = train(corpus_file, tmp_path / name, replace(settings, network=replace(settings.network, passes=0)))
+        text = encode_files(corpus_file, model.vocabulary)
+        counts = np.bincount(text.tokens)
+        p = model.distribution(model.context("the cat"))
+        assert p[3:] == pytest.approx(counts[3:] / text.events, rel=0.3)
+
+
+def test_mistakes(models: dict[str, Path], corpus_file: Path, tmp_path: Path, model_path: Path) -> None:
+    out = ("-o", tmp_path / "m")
+    for arguments, expected in (
+        (("--model", "rnn", "--loss", "poisson"), "--loss would do nothing"),
+        (("--model", "rnn", "--memory", "1G"), "--memory would do nothing"),
+        (("--model", "hsme", "--hidden", "5"), "--hidden would do nothing"),
+        (("--model", "kn", "--hidden", "5"), "--hidden would do nothing"),
+        (("--model", "kn", "--passes", "5"), "--passes would do nothing"),
+        (("--device", "cpu"), "--device would do nothing"),
+        (("--model", "rnn", "--cell", "lstm", "--order", "3"), "--order would do nothing"),
+        (("--model", "rnn", "--document"), "--document would do nothing"),
+        (("--model", "rnn", "--dropout", "1"), "dropout is 1.0; expected 0 or more, and below 1"),
+        (("--model", "rnn", "--rate", "0"), "rate is 0.0"),
+        (("--model", "rnn", "--checkpoint", "-1"), "checkpoint is -60"),
+        (("--model", "hsme", "--slots", "1000"), "expected a power of two"),
+    ):
+        assert expected in fails("train", corpus_file, *out, *arguments)
+    with pytest.raises(SettingsError, match="softmax 'flat' is not known; expected one of tree, adaptive"):
+        NetworkSettings(softmax="flat")
+    with pytest.raises(SettingsError, match="documents are for SNM"):
+        Settings(model="rnn", document=True)
+    with pytest.raises(SettingsError, match="an adaptive softmax has no features of n-grams"):
+        train(corpus_file, tmp_path / "m", replace(FAMILIES["lstm"], order=3))
+    assert "only a neural model is scored on a GPU" in fails("ppl", model_path, corpus_file, "--device", "cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu(models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
+    line = fails("train", corpus_file, "-o", tmp_path / "m", "--model", "rnn", "--device", "cuda")
+    assert "PyTorch finds no GPU" in line
+    assert "PyTorch finds no GPU" in fails("ppl", models["rnn"], corpus_file, "--device", "cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gpu_scores_and_trains_alike(family: str, models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
+    settings = replace(FAMILIES[family], network=replace(FAMILIES[family].network, device="cuda"))
+    trained = train(corpus_file, tmp_path / "m", settings)
+    model = snm.load(models[family])
+    text = encode_files(corpus_file, model.vocabulary)
+    assert perplexity(trained, text).ppl == pytest.approx(perplexity(model, text).ppl, rel=0.05)
+    expected = model.probabilities(text.tokens)
+    model.move_to("cuda")
+    assert model.probabilities(text.tokens) == pytest.approx(expected, rel=1e-2)
+
+
+def test_without_torch(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neural, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"training a neural model.* pip install torch .* extra 'neural'"):
+        train(corpus_file, tmp_path / "m", FAMILIES["rnn"])
+
+
+def test_scoring_needs_no_torch(models: dict[str, Path], corpus_file: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; import snm; from pathlib import Path\n"
+        "for path in sys.argv[2:]: print(snm.load(path).perplexity(open(sys.argv[1])).ppl > 1)"
+    )
+    paths = [models[name] for name in ("hsme", "rnn", "lstm")]
+    done = subprocess.run([sys.executable, "-c", code, corpus_file, *paths], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 3
+
+
+def test_torch_is_imported_by_none_but_networks() -> None:
+    code = "import sys, snm.cli, snm.pipeline, snm.reproduce, snm.baselines.rnn; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_damage_is_found(models: dict[str, Path], tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(models["rnn"], tmp_path / "m")
+    manifest = json.loads((tmp_path / "m" / "manifest.json").read_text())
+    manifest["arrays"]["nodes"] = [3, 5]
+    (tmp_path / "m" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match="damaged"):
+        snm.load(tmp_path / "m")
