@@ -357,7 +357,7 @@ def read_corpus(
     vocabulary, so that the result does not depend on the threads. Documents may be longer than a block: they are
     read by one.
     """
-    encoders = [_Encoder(*word_table([]), learn=True, documents=documents) for _ in range(1 if documents else threads)]
+    encoders = [_Encoder(*word_table(), learn=True, documents=documents) for _ in range(1 if documents else threads)]
     idle: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(encoders)):
         idle.put(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,18 +35,22 @@ class Vocabulary:
 
         `closed`: `<UNK>` is never predicted. `document`: `<S>` opens a document, not a sentence.
         """
-        self.words: tuple[str, ...] = (*SPECIAL, *words)
+        self._lines = "".join(word + "\n" for word in (*SPECIAL, *words)).encode()
         self.closed, self.document = closed, document
-        self._table: tuple[np.ndarray, np.ndarray] | None = None
-        self._ids: dict[str, int] | None = None
+        self._size = self._lines.count(b"\n")
 
     def __len__(self) -> int:
-        return len(self.words)
+        return self._size
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """All words in the order of their ids. Half a million take a tenth of a second: made at the first use."""
+        return tuple(self._lines.decode().split("\n")[:-1])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
             return False
-        return (self.words, self.closed, self.document) == (other.words, other.closed, other.document)
+        return (self._lines, self.closed, self.document) == (other._lines, other.closed, other.document)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -54,13 +59,10 @@ class Vocabulary:
         """Id of the word that no event predicts, beside `<S>`."""
         return UNKNOWN if self.closed else BEGIN
 
-    @property
+    @cached_property
     def ids(self) -> dict[str, int]:
         """Of every word its id, made at the first use."""
-        if self._ids is None:
-            self._ids = {w: i for i, w in enumerate(self.words)}
-            self._ids.update(dict.fromkeys(ALIASES_OF_UNKNOWN, UNKNOWN))
-        return self._ids
+        return {w: i for i, w in enumerate(self.words)} | dict.fromkeys(ALIASES_OF_UNKNOWN, UNKNOWN)
 
     def id_of(self, word: str) -> int:
         return self.ids.get(word, UNKNOWN)
@@ -68,43 +70,41 @@ class Vocabulary:
     def ids_of(self, words: Sequence[str]) -> np.ndarray:
         return np.array([self.id_of(word) for word in words], np.uint32)
 
-    @property
+    @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
         """Hash table of the words' bytes: (hashes uint64, ids uint32), built at the first use."""
-        if self._table is None:
-            self._table = word_table(self.words[3:])
-        return self._table
+        return word_table(self._lines.split(b"\n", len(SPECIAL))[-1])
 
     def write(self, path: Path) -> None:
-        path.write_bytes("".join(word + "\n" for word in self.words).encode())
+        path.write_bytes(self._lines)
 
     @classmethod
     def read(cls, path: Path, closed: bool, document: bool) -> Vocabulary:
         """A file that `write` wrote."""
-        words = path.read_bytes().decode().split("\n")
-        return cls(words[len(SPECIAL) : -1], closed, document)
+        made = cls([], closed, document)
+        made._lines = path.read_bytes()
+        made._size = made._lines.count(b"\n")
+        return made
 
 
-def word_table(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """A table of `words`, with ids from 3 up, of the aliases of `<UNK>`, and of the markers."""
+def word_table(lines: bytes = b"") -> tuple[np.ndarray, np.ndarray]:
+    """A table of words, one a line, with ids from 3 up, of the aliases of `<UNK>`, and of the markers."""
     from snm.kernels import text
 
-    size = 1 << max(6, (4 * len(words)).bit_length())
+    size = 1 << max(6, (4 * lines.count(b"\n")).bit_length())
     hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
     for alias in ALIASES_OF_UNKNOWN:
-        text.insert_words(*_joined([alias]), UNKNOWN, hashes, ids)
+        text.insert_words(*_ends(alias.encode() + b"\n"), UNKNOWN, hashes, ids)
     for marker in MARKERS:
-        text.insert_words(*_joined([marker]), text.LEFT_OUT, hashes, ids)
-    text.insert_words(*_joined(words), len(SPECIAL), hashes, ids)
+        text.insert_words(*_ends(marker.encode() + b"\n"), text.LEFT_OUT, hashes, ids)
+    text.insert_words(*_ends(lines), len(SPECIAL), hashes, ids)
     return hashes, ids
 
 
-def _joined(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The words' bytes end to end, and where each begins."""
-    encoded = [word.encode() for word in words]
-    bounds = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(word) for word in encoded], out=bounds[1:])
-    return np.frombuffer(b"".join(encoded), np.uint8), bounds
+def _ends(lines: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes of lines, and where each ends."""
+    data = np.frombuffer(lines, np.uint8)
+    return data, np.flatnonzero(data == ord("\n"))
 
 
 def read_word_list(path: Path) -> list[str]:

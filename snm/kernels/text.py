@@ -42,10 +42,10 @@ def find_word(hashes, ids, h):
 
 
 @njit(nogil=True, cache=True)
-def insert_words(data, bounds, first_id, hashes, ids):
-    """Enter the words data[bounds[i]:bounds[i + 1]] with ids from `first_id` up; the first of equal words wins."""
-    for i in range(len(bounds) - 1):
-        h = word_hash(data, bounds[i], bounds[i + 1])
+def insert_words(data, ends, first_id, hashes, ids):
+    """Enter words, each on a line that ends at ends[i], with ids from `first_id` up; the first of equal words wins."""
+    for i in range(len(ends)):
+        h = word_hash(data, ends[i - 1] + 1 if i else 0, ends[i])
         place = find_word(hashes, ids, h)
         if ids[place] == _EMPTY:
             hashes[place] = h
