@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 
 import snm
 from snm.baselines import reference
+from snm.baselines.kneser_ney import _last_by_plain_count
 from snm.corpus import Text
 from snm.errors import SettingsError
 from snm.model import RowModel
 from snm.pipeline import Settings
 from snm.reference import events, to_sentences
+from snm.vocabulary import BEGIN
 from tests.conftest import random_text, shared_data, train
 from tests.test_model import LanguageModelTests
 
@@ -56,6 +59,28 @@ def test_kneser_ney_is_its_slow_twin(order: int, discounts: str, tmp_path: Path)
     )
     assert np.array(model.manifest["estimation"]["values"]) == pytest.approx(np.array(values))
     compare(model, probability, encoded(model, other))
+
+
+def test_the_ngram_that_lmplz_sorts_last_counts_plainly_in_the_statistics() -> None:
+    moved = 0
+    for seed in range(100):
+        text = random_text(seed, 30, 12, 10)
+        sentences = to_sentences(text.tokens)
+        counts = reference.count_ngrams(sentences, 4)
+        adjusted = [Counter[reference.Ngram]() for _ in counts]
+        for n in range(3):
+            for ngram in counts[n + 1]:
+                adjusted[n][ngram[1:]] += 1
+            adjusted[n].update({g: c - adjusted[n][g] for g, c in counts[n].items() if g[0] == BEGIN})
+        adjusted[3] = counts[3]
+        slow = reference._statistics(sentences, counts, adjusted)
+        plain = [Counter(a.values()) for a in adjusted]
+        for order, (continued, count) in enumerate(_last_by_plain_count(text.tokens, 4)):
+            plain[order][continued] -= 1
+            plain[order][count] += 1
+            moved += continued != count
+        assert [+values for values in plain] == [Counter(values) for values in slow]
+    assert moved > 5
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])

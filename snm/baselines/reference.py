@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from snm.vocabulary import BEGIN, UNKNOWN
+from snm.vocabulary import BEGIN, END, UNKNOWN
 
 Sentence = Sequence[int]  # token ids, <S> first and </S> last
 Ngram = tuple[int, ...]
@@ -46,7 +46,7 @@ def kneser_ney(
         for ngram in counts[n]:
             if ngram[0] == BEGIN:
                 adjusted[n][ngram] = counts[n][ngram]
-    discounts = [_discounts(a, modified) for a in adjusted]
+    discounts = [_discounts(values, modified) for values in _statistics(sentences, counts, adjusted)]
     rows = [by_context(a) for a in adjusted]
 
     def probability(word: int, context: Sentence, n: int = order) -> float:
@@ -64,6 +64,27 @@ def kneser_ney(
         return max(c - d[min(c, 3)], 0) / total + freed * shorter
 
     return probability, discounts
+
+
+def _statistics(
+    sentences: Sequence[Sentence], counts: list[Counter[Ngram]], adjusted: list[Counter[Ngram]]
+) -> list[list[int]]:
+    """The adjusted counts of each order, but the plain ones of the n-grams that the last one ends in: lmplz's.
+
+    Last is the n-gram whose last word was met last in the text, then the word before it, and so on.
+    """
+    met = {UNKNOWN: -3, BEGIN: -2, END: -1}
+    for sentence in sentences:
+        for word in sentence:
+            met.setdefault(word, len(met))
+    order = len(counts)
+    padded = [(BEGIN,) * (order - 1) + tuple(sentence) for sentence in sentences]
+    every = [words[k - order + 1 : k + 1] for words in padded for k in range(order, len(words))]
+    last = max(every, key=lambda ngram: [met[word] for word in reversed(ngram)])
+    ends = {last[order - n :] for n in range(1, order) if BEGIN not in last[order - n + 1 :]}
+    return [
+        [counts[n][ngram] if ngram in ends else value for ngram, value in adjusted[n].items()] for n in range(order)
+    ]
 
 
 def stupid_backoff(sentences: Sequence[Sentence], order: int, words: int, factor: float = 0.4) -> Probability:
@@ -137,9 +158,9 @@ def _katz_ratios(counts: Counter[Ngram], largest: int) -> dict[int, float]:
     return found if all(0 < d <= 1 for d in found.values()) else fallback
 
 
-def _discounts(counts: Counter[Ngram], modified: bool) -> tuple[float, float, float]:
+def _discounts(counts: list[int], modified: bool) -> tuple[float, float, float]:
     """Chen and Goodman's three, or the original one three times; 0.5, 1 and 1.5 (0.5) where they are undefined."""
-    n1, n2, n3, n4 = (sum(c == k for c in counts.values()) for k in (1, 2, 3, 4))
+    n1, n2, n3, n4 = (counts.count(k) for k in (1, 2, 3, 4))
     if not modified:
         return (n1 / (n1 + 2 * n2) if n1 and n2 else 0.5,) * 3
     if not (n1 and n2 and n3):
