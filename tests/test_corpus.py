@@ -344,3 +344,21 @@ class TestDocuments:
         assert again.perplexity(["ask red", "say red", "", "ask blue", "say blue"]).ppl < 1.5
         with pytest.raises(SettingsError, match="documents are for SNM"):
             Settings(model="kn", document=True)
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_threads_read_the_same_text(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks, so that every thread gets many: words, ids, tokens and sentences are the same."""
+    random = np.random.default_rng(5)
+    lines = [" ".join(f"wört{n}" for n in random.zipf(1.4, random.integers(0, 12)) % 500) for _ in range(800)]
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("\n".join(lines) + ending)
+        random.shuffle(lines)
+    monkeypatch.setattr("snm.corpus.BLOCK", 300)
+    (one, vocabulary), (three, other) = (read_corpus(tmp_path, threads=n) for n in (1, 3))
+    assert vocabulary == other
+    assert len(vocabulary) > 100
+    assert np.array_equal(one.tokens, three.tokens)
+    assert one.sentences == three.sentences
+    whole = encode_files(tmp_path, vocabulary)
+    assert np.array_equal(one.tokens, whole.tokens)

@@ -224,31 +224,29 @@ def sum_thetas(first, last, at, weight, i, a, s):
 
 
 @helper
+def take_step(place, gradient, rate, a):
+    """A step of one weight, by SGD, or by AdaGrad where the table has a second column."""
+    g = np.float32(gradient)
+    if a.table.shape[1] == 1:
+        a.table[place, 0] -= rate * g
+    else:
+        seen = a.table[place, 1] + g * g
+        a.table[place, 1] = seen
+        a.table[place, 0] -= rate * g / math.sqrt(seen)
+
+
+@helper
 def take_steps(first, last, at, weight_n, g_n, weight_p, g_p, i, rate, a, s):
-    """A step of the conjunctions [first, last), by SGD, or by AdaGrad where the table has a second column."""
+    """A step of the conjunctions [first, last)."""
     for c in range(first, last):
-        p = s.place[at + c - first]
-        g = np.float32(g_n * weight_n[i, a.kind[c]] + g_p * weight_p[i, a.kind[c]])
-        if a.table.shape[1] == 1:
-            a.table[p, 0] -= rate * g
-        else:
-            seen = a.table[p, 1] + g * g
-            a.table[p, 1] = seen
-            a.table[p, 0] -= rate * g / math.sqrt(seen)
+        take_step(s.place[at + c - first], g_n * weight_n[i, a.kind[c]] + g_p * weight_p[i, a.kind[c]], rate, a)
 
 
 @helper
 def take_plain_steps(first, last, at, gradient, rate, a, s):
     """The same where all weights are 1."""
-    g = np.float32(gradient)
     for c in range(first, last):
-        p = s.place[at + c - first]
-        if a.table.shape[1] == 1:
-            a.table[p, 0] -= rate * g
-        else:
-            seen = a.table[p, 1] + g * g
-            a.table[p, 1] = seen
-            a.table[p, 0] -= rate * g / math.sqrt(seen)
+        take_step(s.place[at + c - first], gradient, rate, a)
 
 
 @helper

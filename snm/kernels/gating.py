@@ -57,6 +57,18 @@ def weigh_slots(k, found, gate, hidden, scale):
             scale[q] = math.exp(max(min(b, np.float32(LARGEST)), np.float32(-LARGEST)))
 
 
+@helper
+def probability_of(k, found, gate, hidden, scale):
+    """Of the word of event k: gated weights of the links over gated sums of the rows. `scale` is 1 without a gate."""
+    if len(gate.bias):
+        weigh_slots(k, found, gate, hidden, scale)
+    numerator = denominator = 0.0
+    for q in range(len(scale)):
+        numerator += np.float64(scale[q]) * found.weight[q, k]
+        denominator += np.float64(scale[q]) * found.row_sum[q, k]
+    return numerator / denominator
+
+
 @njit(nogil=True, cache=True)
 def gate_events(found, gate, scale):
     """scale[event, slot]: the gate's weight of each row that was found, 0 where there is none."""
@@ -80,10 +92,4 @@ def score(keys, words, pages, gate, probabilities):
             probabilities[start + k] = 0.0
             if found.row_sum[0, k] == _ZERO:
                 continue
-            if len(gate.bias):
-                weigh_slots(k, found, gate, hidden, scale)
-            numerator = denominator = 0.0
-            for q in range(slots):
-                numerator += np.float64(scale[q]) * found.weight[q, k]
-                denominator += np.float64(scale[q]) * found.row_sum[q, k]
-            probabilities[start + k] = numerator / denominator
+            probabilities[start + k] = probability_of(k, found, gate, hidden, scale)

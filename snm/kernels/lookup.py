@@ -99,22 +99,3 @@ def find_links(rows, words, offsets, targets, links):
         for q in range(rows.shape[1]):
             row = rows[k, q]
             links[k, q] = -1 if row < 0 else find_link(words[k], offsets[row], offsets[row + 1], targets)
-
-
-@njit(nogil=True, cache=True)
-def score(keys, words, index, sums, offsets, targets, weights, probabilities):
-    """probabilities[event]: Eq. prob, the links' weights over the rows' sums; 0 where there is no event."""
-    rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    denominators = np.zeros(len(words), np.float64)
-    probabilities[:] = 0.0
-    loaded = np.uint64(0)
-    for q in range(keys.shape[0]):
-        loaded += find_column(keys[q], words, index, offsets, targets, rows, links)
-        for k in range(len(words)):
-            denominators[k] += sums[rows[k]] if rows[k] >= 0 else 0.0
-        for k in range(len(words)):
-            probabilities[k] += weights[links[k]] if links[k] >= 0 else 0.0
-    for k in range(len(words)):
-        if denominators[k] > 0.0:
-            probabilities[k] /= denominators[k]
-    return loaded

@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 from snm.calibration import INPUTS, Gate
 from snm.kernels.extraction import ABSENT, EMPTY_KEY
-from snm.kernels.gating import weigh_slots
+from snm.kernels.gating import probability_of
 from snm.kernels.hashing import extend, feature_hash, helper, mix64
 from snm.kernels.pages import TOGETHER, look_up, make_found
 from snm.pages import Pages, Spread
@@ -118,15 +118,9 @@ def steps(states, words, handle, starts, long_links, singles, scores, after):
             write_keys(states[start + i], table, classes, hash_mask, i, keys)
         look_up(keys, words[start : start + n], 0, n, 0, pages, found, alive, long_rows)
         for i in range(n):
-            if len(gate.bias):
-                weigh_slots(i, found, gate, hidden, scale)
-            numerator = denominator = 0.0
-            for q in range(slots):
-                numerator += np.float64(scale[q]) * found.weight[q, i]
-                denominator += np.float64(scale[q]) * found.row_sum[q, i]
             word = words[start + i]
             predicted = word != never and word != BEGIN
-            scores[start + i] = math.log10(numerator / denominator) if predicted else math.nan
+            scores[start + i] = math.log10(probability_of(i, found, gate, hidden, scale)) if predicted else math.nan
             for j in range(width - 1):
                 after[start + i, j] = states[start + i, j + 1]
             after[start + i, width - 1] = word
