@@ -47,6 +47,14 @@ class Gate(NamedTuple):
         hidden, bias, output, offset = np.split(flat, ends)
         return cls(hidden.reshape(slots, INPUTS, units), bias, output.reshape(slots, units), offset)
 
+    def folded(self, code: int, links: float, row_sum: float) -> Gate:
+        """The same gate where slot 0 always has this row, the empty feature's: what it adds is part of the bias.
+
+        It is what the kernels take; they do not look at the inputs of slot 0.
+        """
+        inputs = row_inputs(np.array([code], np.uint8), np.array([links]), np.array([row_sum]))[0]
+        return self._replace(bias=(self.bias + inputs @ self.hidden[0]).astype(np.float32))
+
 
 def size(slots: int, units: int) -> int:
     """Numbers in the flat array of a gate."""

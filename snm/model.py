@@ -284,12 +284,13 @@ class SnmModel(RowModel):
             flat, units = np.ascontiguousarray(self._array("gate")), self.manifest["gate"]["units"]
         if len(flat) != gate_size(slots, units):
             raise FormatError(f"{self.path}: the gate does not fit the features; restore or rebuild the model")
-        self.gate = Gate.of(flat, slots)
+        self.gate, p = Gate.of(flat, slots), self.pages
+        self._folded = self.gate.folded(int(p.unigram_code), float(p.unigram_links), float(p.unigram_sum))
 
     def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
         from snm.kernels import gating
 
-        gating.score(keys, words, self.pages, self.gate, out)
+        gating.score(keys, words, self.pages, self._folded, out)
 
     def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
         """What the rows of an event say of themselves and of a word, and what the gate multiplies them by. (slots,)"""
@@ -298,7 +299,7 @@ class SnmModel(RowModel):
         found = pages.find(keys, np.array([word], np.uint32), self.pages)
         scale = np.ones((1, len(keys)), np.float32)
         if len(self.gate.bias):
-            gating.gate_events(found, self.gate, scale)
+            gating.gate_events(found, self._folded, scale)
         return found, scale[0].astype(np.float64)
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -324,7 +325,7 @@ class SnmModel(RowModel):
     @cached_property
     def _handle(self) -> tuple[np.ndarray, ...]:
         """Scalars and addresses of this model for `kernels.stepping`, and the arrays whose types vary."""
-        p, g = self.pages, self.gate
+        p, g = self.pages, self._folded
         classes = np.zeros(1, np.uint16) if self.extractor.classes is None else self.extractor.classes
         numbers = np.array([p.unigram_links, p.unigram_sum], np.float32)
         self._kept = numbers, self.extractor.slot_table, classes  # as long as their addresses are in use

@@ -33,12 +33,12 @@ def log_of(x):
 def weigh_slots(k, found, gate, hidden, scale):
     """scale[q]: the gate's weight of every slot of event k, 0 where there is no row.
 
-    Only slots with a row are looked at: the inputs of the others are zero.
+    Only slots with a row are looked at: the inputs of the others are zero, and those of slot 0 part of the bias.
     """
     units = len(gate.bias)
     for u in range(units):
         hidden[u] = gate.bias[u]
-    for q in range(len(scale)):
+    for q in range(1, len(scale)):
         if found.row_sum[q, k] > _ZERO:
             x0 = _LOG_OF_CODE[found.code[q, k]]
             x1 = _SCALE * log_of(found.length[q, k]) - x0
@@ -71,7 +71,7 @@ def probability_of(k, found, gate, hidden, scale):
 
 @njit(nogil=True, cache=True)
 def gate_events(found, gate, scale):
-    """scale[event, slot]: the gate's weight of each row that was found, 0 where there is none."""
+    """scale[event, slot]: the weight by a folded gate of each row that was found, 0 where there is none."""
     hidden = np.empty(len(gate.bias), np.float32)
     for k in range(len(scale)):
         weigh_slots(k, found, gate, hidden, scale[k])
