@@ -170,11 +170,12 @@ class PageWriter:
         parts = [self._read(row, rows if step <= 1 else row + size) for row in firsts if row < rows]
         seen = [self.adjustment.weigh(part, self.threads, self.singles)[0] for part in parts]
         weights = np.unique(np.concatenate([*seen, singles.ravel()]))
-        if not np.isfinite(weights).all():
-            raise SettingsError("training diverged: some weights are no numbers any more; lower --rate")
+        _check_finite(weights)
         levels = 1 << (8 * self.code_bytes)
-        if not len(weights) or (step <= 1 and len(weights) <= levels):
-            return np.append(weights, np.full(levels - len(weights), np.inf, np.float32)).astype(np.float32)
+        if not len(weights):
+            return np.ones(levels, np.float32)
+        if step <= 1 and len(weights) <= levels:
+            return np.append(weights, np.full(levels - len(weights), weights[-1])).astype(np.float32)
         return np.geomspace(weights[0], weights[-1], levels).astype(np.float32)
 
     def _code(self, weights: np.ndarray) -> np.ndarray:
@@ -192,7 +193,8 @@ class PageWriter:
         singles, small = len(self.singles) > 0, np.int64(self.code_bytes)
 
         def measure(rows: tuple[int, int]) -> tuple[int, int]:
-            weights, _ = self.adjustment.weigh(part.between(*rows), 1, self.singles)
+            weights, sums = self.adjustment.weigh(part.between(*rows), 1, self.singles)
+            _check_finite(sums)
             pages.code_links(*rows, part, weights, self.middles, singles, links)
             row_codes[slice(*rows)] = count_codes(part.totals[slice(*rows)])
             advance(len(weights))
@@ -219,3 +221,8 @@ class PageWriter:
         self.n_long += len(long_links)
         self.writer.append("data", data)
         self.writer.append("long_links", long_links)
+
+
+def _check_finite(weights: np.ndarray) -> None:
+    if not np.isfinite(weights).all():
+        raise SettingsError("training diverged: some weights are no numbers any more; lower --rate")
