@@ -437,7 +437,7 @@ class Extractor:
         self._orders = int(max(self._remote.max(), self._adjacent.max())) + 1
         self._families = self._make_families()
         self.n_slots = len(spec.slots)
-        self.block = max(1024, (1 << 17) // self.n_slots)  # events whose keys stay in the cache
+        self.block = max(1024, (1 << 15) // self.n_slots)  # events whose keys stay in the cache
 
     @property
     def slot_table(self) -> np.ndarray:
