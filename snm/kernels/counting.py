@@ -64,6 +64,14 @@ def key_of(link, prefix, bucket_bits, target_bits):
     return prefix | (((link >> target_bits) << target_bits) >> bucket_bits) | _ONE
 
 
+@helper
+def next_row(links, i, end, prefix, bucket_bits, target_bits, type_shift, least):
+    """Where the row that begins at links[i] ends, its key, and whether it was seen often enough to be kept."""
+    stop = end_of_row(links, i, end, target_bits)
+    key = key_of(links[i], prefix, bucket_bits, target_bits)
+    return stop, key, stop - i >= least[(key >> type_shift) & np.uint64(len(least) - 1)]
+
+
 @njit(nogil=True, cache=True)
 def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least):
     """Number of distinct features and of distinct links in sorted buckets.
@@ -75,9 +83,9 @@ def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
         i = bounds[b]
         while i < bounds[b + 1]:
-            start, i = i, end_of_row(links, i, bounds[b + 1], target_bits)
-            kind = (key_of(links[start], prefix, bucket_bits, target_bits) >> type_shift) & np.uint64(len(least) - 1)
-            if i - start < least[kind]:
+            start = i
+            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, least)
+            if not kept:
                 continue
             rows += 1
             distinct += 1
@@ -98,9 +106,9 @@ def encode_runs(
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
         i = bounds[b]
         while i < bounds[b + 1]:
-            start, i = i, end_of_row(links, i, bounds[b + 1], target_bits)
-            key = key_of(links[start], prefix, bucket_bits, target_bits)
-            if i - start < least[(key >> type_shift) & np.uint64(len(least) - 1)]:
+            start = i
+            i, key, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, least)
+            if not kept:
                 continue
             features[row] = key
             totals[row] = np.uint32(i - start)
@@ -151,9 +159,8 @@ def annotate_runs(
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
         i = bounds[b]
         while i < bounds[b + 1]:
-            start, i = i, end_of_row(links, i, bounds[b + 1], target_bits)
-            kind = (key_of(links[start], prefix, bucket_bits, target_bits) >> type_shift) & np.uint64(len(least) - 1)
-            kept = i - start >= least[kind]
+            start = i
+            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, least)
             k = start
             while k < i:
                 link = links[k]
