@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -112,48 +112,62 @@ def row_inputs(codes: np.ndarray, lengths: np.ndarray, sums: np.ndarray) -> np.n
     return np.stack([log_totals, diversity, SCALE * np.log(sums), np.ones(len(sums))], axis=1).astype(np.float32)
 
 
+class Learner(Protocol):
+    """A gate that is being learned."""
+
+    def step(self, chosen: np.ndarray, rate: float) -> None:
+        """A step by these events."""
+
+    def loss(self, chosen: slice) -> float:
+        """Summed loss of events."""
+
+    def weights(self) -> np.ndarray:
+        """A copy of the gate's flat array."""
+
+
 def fit(
-    events: Events, units: int, seed: int = 1, advance: Callable[[int], None] = lambda n: None
-) -> tuple[np.ndarray, GateReport]:
-    """The gate's flat array of the best pass, and how it went. A tenth of the text, its end, judges."""
+    events: Events, units: int, seed: int = 1, advance: Callable[[int], None] = lambda n: None,
+    learner: Callable[[np.ndarray], Learner] | None = None,
+) -> tuple[np.ndarray, GateReport]:  # fmt: skip
+    """The gate's flat array of the best pass, and how it went. A tenth of the text, its end, judges.
+
+    `learner` makes what takes the steps from the flat array that they begin with: NumPy where nothing is said.
+    """
     slots = events.slots
     random = np.random.default_rng(seed)
     flat = np.zeros(size(slots, units), np.float32)
     gate = Gate.of(flat, slots)
     width = 1 / math.sqrt(slots * INPUTS)
     gate.hidden[:] = random.uniform(-width, width, gate.hidden.shape)
+    made = ArrayLearner(flat, events) if learner is None else learner(flat)
     n = len(events) - int(len(events) * CHECKED_SHARE)
-    checked = slice(n, len(events))
-    report = GateReport(len(events), _perplexity(gate, events, checked), [])
+
+    def perplexity() -> float:
+        parts = range(n, len(events), 4096)
+        total = sum(made.loss(slice(start, min(start + 4096, len(events)))) for start in parts)
+        return math.exp(total / max(1, len(events) - n))
+
+    report = GateReport(len(events), perplexity(), [])
     best = flat.copy()
-    optimiser = _Adam(flat)
     batch = min(max(n // STEPS_A_PASS, SMALLEST_BATCH), LARGEST_BATCH)
-    steps = PASSES * -(-n // batch)
+    done, steps = 0, PASSES * -(-n // batch)
     with threadpool_limits(1, "blas"):  # matrices this small gain nothing from more, and lose much on a busy machine
         for _ in range(PASSES):
             order = random.permutation(n)
             for start in range(0, n, batch):
                 chosen = order[start : start + batch]
-                _, gradient = loss_and_gradient(gate, *events.batch(chosen))
-                optimiser.step(gradient, RATE * _schedule((optimiser.steps + 1) / steps))
+                done += 1
+                made.step(chosen, RATE * _schedule(done / steps))
                 advance(len(chosen))
-            report.perplexities.append(_perplexity(gate, events, checked))
+            report.perplexities.append(perplexity())
             if report.perplexities[-1] == min(report.perplexities):
-                best[:] = flat
+                best = made.weights()
     return best, report
 
 
 def _schedule(done: float) -> float:
     """The learning rate's share: up over the first tenth of the steps, then down to zero."""
     return min(done / 0.1, (1 - done) / 0.9) if done < 1 else 0.0
-
-
-def _perplexity(gate: Gate, events: Events, chosen: slice) -> float:
-    total = 0.0
-    for start in range(chosen.start, chosen.stop, 4096):
-        part = slice(start, min(start + 4096, chosen.stop))
-        total += loss_and_gradient(gate, *events.batch(part), with_gradient=False)[0]
-    return math.exp(total / max(1, chosen.stop - chosen.start))
 
 
 def loss_and_gradient(
@@ -179,16 +193,24 @@ def loss_and_gradient(
     return loss, np.concatenate([part.ravel() for part in parts])
 
 
-class _Adam:
-    """Kingma and Ba's optimiser, in place on one flat array."""
+class ArrayLearner:
+    """A gate that NumPy learns, by Kingma and Ba's optimiser, Adam."""
 
-    def __init__(self, flat: np.ndarray) -> None:
-        self.flat, self.steps = flat, 0
+    def __init__(self, flat: np.ndarray, events: Events) -> None:
+        self.flat, self.events, self.steps = flat.copy(), events, 0
+        self.gate = Gate.of(self.flat, events.slots)
         self._mean, self._square = np.zeros_like(flat), np.zeros_like(flat)
 
-    def step(self, gradient: np.ndarray, rate: float) -> None:
+    def step(self, chosen: np.ndarray, rate: float) -> None:
+        _, gradient = loss_and_gradient(self.gate, *self.events.batch(chosen))
         self.steps += 1
         self._mean += np.float32(0.1) * (gradient - self._mean)
         self._square += np.float32(0.001) * (gradient * gradient - self._square)
         rate *= math.sqrt(1 - 0.999**self.steps) / (1 - 0.9**self.steps)
         self.flat -= np.float32(rate) * self._mean / (np.sqrt(self._square) + np.float32(1e-8))
+
+    def loss(self, chosen: slice) -> float:
+        return loss_and_gradient(self.gate, *self.events.batch(chosen), with_gradient=False)[0]
+
+    def weights(self) -> np.ndarray:
+        return self.flat.copy()

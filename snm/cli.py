@@ -96,8 +96,6 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @click.option("--dropout", type=float,
               help="Of a recurrent network's states.  [default: 0.1; below 10 M tokens 0.3 for rnn, 0.5 for "
                    "lstm]")  # fmt: skip
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-              help="Where a neural model is trained; auto is a GPU where there is one.")  # fmt: skip
 @click.option("--checkpoint", type=float, default=10.0, show_default=True,
               help="Minutes between checkpoints of a neural model, in OUTPUT.checkpoint; the same command goes on from "
                    "there. 0 for none.")  # fmt: skip
@@ -174,6 +172,9 @@ def _print_perplexity(report: PerplexityReport) -> None:
     show_default=True,
     help="Memory for counting; files mapped from disk come on top.",
 )
+@click.option("--engine", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", show_default=True,
+              help="Where the work is done: the threads of this machine, or a GPU (needs PyTorch). auto is a GPU where "
+                   "there is one, for neural models and texts of a million tokens.")  # fmt: skip
 @click.option("--partitions", type=Number(1), help="Partitions of the counts.  [default: what the memory needs]")
 @threads_option
 @click.option("--seed", type=Number(0), default=1, show_default=True,
@@ -215,7 +216,7 @@ def _peak_memory() -> str:
 SUMMARY = ("features", "rows", "links", "network", "parameters", "text", "training", "estimation")
 PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "memory", "partitions", "seed",
-    "gate", "prune", "classes",
+    "gate", "prune", "classes", "engine",
 )  # fmt: skip
 
 
@@ -224,7 +225,7 @@ SNM_OPTIONS = (
     "events", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
-NEURAL_OPTIONS = ("device", "checkpoint")
+NEURAL_OPTIONS = ("checkpoint",)
 RNN_OPTIONS = ("hidden", "cell", "softmax", "dropout")
 COUNTING_OPTIONS = ("memory", "partitions")
 
@@ -287,9 +288,9 @@ def _training_settings(options: dict[str, Any], metafeatures: MetafeatureSet) ->
     from snm.training import TrainingSettings
 
     if options["model"] in ("hsme", "rnn"):
-        names = ("cell", "hidden", "softmax", "passes", "rate", "batch", "dropout", "slots", "device")
+        given = ("cell", "hidden", "softmax", "passes", "rate", "batch", "dropout", "slots")
         seconds = options["checkpoint"] * 60
-        return {"network": NetworkSettings(checkpoint=seconds, **{name: options[name] for name in names})}
+        return {"network": NetworkSettings(checkpoint=seconds, **{name: options[name] for name in given})}
     names = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
     chosen = {name: options[name] for name in names if options[name] is not None}
     return {"training": TrainingSettings(metafeatures=metafeatures, **chosen)}
@@ -299,11 +300,11 @@ def _training_settings(options: dict[str, Any], metafeatures: MetafeatureSet) ->
 @model_argument
 @click.argument("text", nargs=-1)
 @threads_option
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+@click.option("--engine", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
               help="Where to score with a neural model.")  # fmt: skip
 @import_option
 @json_option
-def ppl(path: str, text: tuple[str, ...], threads: int | None, device: str, as_json: bool) -> None:
+def ppl(path: str, text: tuple[str, ...], threads: int | None, engine: str, as_json: bool) -> None:
     """Perplexity of TEXT (or of standard input) under MODEL.
 
     Over all words and sentence ends. Words outside an open vocabulary count as <UNK>, one word that is easy to
@@ -314,8 +315,8 @@ def ppl(path: str, text: tuple[str, ...], threads: int | None, device: str, as_j
     from snm.evaluation import perplexity
 
     model = _load(path)
-    if device != "cpu":
-        model.move_to(device)
+    if engine != "cpu":
+        model.move_to(engine)
     with progress_bar("reading", 0) as bar:
         encoded = encode_files(text or STDIN, model.vocabulary, bar)
     report = perplexity(model, encoded, _threads(threads))

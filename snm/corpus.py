@@ -427,15 +427,22 @@ def _join(chunks: list[np.ndarray]) -> np.ndarray:
     return tokens
 
 
-def sample_sentences(text: Text, events: int, seed: int) -> Text:
-    """Whole sentences, or documents, drawn at random until they hold about `events` events, in their order."""
+def draw_sentences(text: Text, events: int, seed: int) -> np.ndarray | None:
+    """Whole sentences, or documents, drawn at random until they hold about `events` events: of every token whether
+    it is in one. None for all of them. (tokens,) bool
+    """
     if events >= text.events:
-        return text
-    starts = np.flatnonzero(text.tokens == BEGIN)
+        return None
+    starts, lengths = _sentences(text)
     chosen = np.random.default_rng(seed).permutation(len(starts))
-    lengths = np.diff(np.append(starts, len(text.tokens)))
     enough = int(np.searchsorted(np.cumsum(lengths[chosen] - 1), events)) + 1
-    return _select(text, np.sort(chosen[:enough]), starts, lengths)
+    return _mask(chosen[:enough], lengths)
+
+
+def sample_sentences(text: Text, events: int, seed: int) -> Text:
+    """The sentences that `draw_sentences` draws, in their order."""
+    chosen = draw_sentences(text, events, seed)
+    return text if chosen is None else select_tokens(text, chosen)
 
 
 def split_sentences(text: Text, events: int, seed: int | None) -> tuple[Text, Text]:
@@ -444,18 +451,28 @@ def split_sentences(text: Text, events: int, seed: int | None) -> tuple[Text, Te
     The slice is drawn at random or, without a seed, the end of the text: sentences of one document tell of
     each other, so what is to judge a text is better not mixed with it.
     """
-    starts = np.flatnonzero(text.tokens == BEGIN)
-    lengths = np.diff(np.append(starts, len(text.tokens)))
+    starts, lengths = _sentences(text)
     order = np.arange(len(starts))[::-1] if seed is None else np.random.default_rng(seed).permutation(len(starts))
     enough = min(int(np.searchsorted(np.cumsum(lengths[order] - 1), events)) + 1, len(order) - 1)
-    held, kept = np.sort(order[:enough]), np.sort(order[enough:])
-    return _select(text, kept, starts, lengths), _select(text, held, starts, lengths)
+    held = _mask(order[:enough], lengths)
+    return select_tokens(text, ~held), select_tokens(text, held)
 
 
-def _select(text: Text, sentences: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Text:
-    keep = np.zeros(len(starts), bool)
+def _sentences(text: Text) -> tuple[np.ndarray, np.ndarray]:
+    """Where each sentence, or document, begins, and how many tokens it has."""
+    starts = np.flatnonzero(text.tokens == BEGIN)
+    return starts, np.diff(np.append(starts, len(text.tokens)))
+
+
+def _mask(sentences: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Of every token whether it is in one of the sentences listed."""
+    keep = np.zeros(len(lengths), bool)
     keep[sentences] = True
-    tokens = text.tokens[np.repeat(keep, lengths)]
-    if text.documents is None:
-        return Text(tokens, len(sentences))
-    return Text(tokens, int(np.count_nonzero(tokens == END)), len(sentences))
+    return np.repeat(keep, lengths)
+
+
+def select_tokens(text: Text, chosen: np.ndarray) -> Text:
+    """The text of the tokens chosen, which are whole sentences, or documents."""
+    tokens = text.tokens[chosen]
+    units, ends = (int(np.count_nonzero(tokens == token)) for token in (BEGIN, END))
+    return Text(tokens, units) if text.documents is None else Text(tokens, ends, units)

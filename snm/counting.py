@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -79,6 +79,30 @@ def unigram_counts(text: Text, extractor: Extractor) -> Counts:
     )
 
 
+def least_counts(extractor: Extractor, prune: int) -> np.ndarray:
+    """How often features of each type must be seen to be kept. (types, made up to a power of two) int64"""
+    types = extractor.spec.types
+    least = np.ones(1 << extractor.layout.type_bits, np.int64)
+    least[: len(types)] = [1 if t.is_ngram and t.a < PRUNED_ABOVE else prune for t in types]
+    return least
+
+
+def partition_ranges(needed: np.ndarray, room: int, partitions: int | None) -> list[tuple[int, int]]:
+    """Ranges of buckets, each within `room` bytes where a single bucket is, or about that number of them.
+
+    needed: bytes that each bucket takes. (buckets,)
+    """
+    if partitions is not None:
+        room = -(-int(needed.sum()) // partitions)
+    edges, filled = [0], 0
+    for bucket, size in enumerate(needed.tolist()):
+        if filled and filled + size > max(1, room):
+            edges.append(bucket)
+            filled = 0
+        filled += size
+    return list(zip(edges, [*edges[1:], len(needed)], strict=True))
+
+
 class _Walk:
     """The links of a text on their way into buckets: how many there are of each, and where they go."""
 
@@ -130,6 +154,15 @@ class _Walk:
 NOWHERE = np.empty(0, np.uint32)
 
 
+class Counting(Protocol):
+    """Counts on their way: parts of C in the order of their keys."""
+
+    links: int  # with repeats, the empty feature's aside
+    done: float  # the share of them that has been counted
+
+    def __iter__(self) -> Iterator[Counts]: ...
+
+
 class Counter:
     """Counts the links of a text inside a memory budget, and annotates events with them."""
 
@@ -143,9 +176,7 @@ class Counter:
         `annotations` receive the counts of their events' features.
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
-        types = extractor.spec.types
-        self._least = np.ones(1 << self.layout.type_bits, np.int64)
-        self._least[: len(types)] = [1 if t.is_ngram and t.a < PRUNED_ABOVE else prune for t in types]
+        self._least = least_counts(extractor, prune)
         self._walk = _Walk(text, extractor, threads, progress, "sizing")
         self._sampled: _Walk | None = None
         if annotations is not None:
@@ -159,22 +190,12 @@ class Counter:
         counting is about that share of all that will be left."""
 
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
-        """Ranges of buckets, each within the budget where a single bucket is."""
         needed = 8 * self._walk.totals
         if self._sampled is not None and self.annotations is not None:
             of_sampled = self.annotations.origin_type.itemsize + (0 if self._sampled is self._walk else 8)
             needed = needed + of_sampled * self._sampled.totals
-        total = int(needed.sum())
-        room = max(1, min(memory, max(total // ENOUGH_PARTITIONS, SMALL_PARTITION)))
-        if partitions is not None:
-            room = max(1, -(-total // partitions))
-        edges, filled = [0], 0
-        for bucket, size in enumerate(needed.tolist()):
-            if filled and filled + size > room:
-                edges.append(bucket)
-                filled = 0
-            filled += size
-        return list(zip(edges, [*edges[1:], len(needed)], strict=True))
+        room = min(memory, max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION))
+        return partition_ranges(needed, room, partitions)
 
     def __iter__(self) -> Iterator[Counts]:
         """Parts of C in the order of their keys. The arrays that links are sorted in serve all partitions."""

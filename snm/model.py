@@ -131,8 +131,8 @@ class LanguageModel(ABC):
         """For every word of the sentence and its end: which features fired, and what each brought."""
         raise SettingsError("only an SNM model is a sum that can be explained part by part; this one is not")
 
-    def move_to(self, device: str) -> None:
-        """Score texts on a GPU (`cuda`) from now on, or on the CPU again (`cpu`); a neural model can."""
+    def move_to(self, engine: str) -> None:
+        """Score texts on a GPU (`gpu`) from now on, or on the CPU again (`cpu`); a neural model can."""
         raise SettingsError(f"only a neural model is scored on a GPU; {self.path} is not one")
 
     def context(self, text: str) -> np.ndarray:

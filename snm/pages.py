@@ -14,12 +14,11 @@ from snm.counting import Counts
 from snm.errors import FormatError, SettingsError
 from snm.features import Extractor
 from snm.storage import ModelWriter, open_array
-from snm.training import Adjustment
+from snm.training import AdjustmentFunction
 
 GOLDEN = 0.6180339887498949
 ROWS_A_PAGE = 4  # at least, on average; less than twice as many
 SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # whose weights tell what codes should stand for
-ROWS_AT_A_TIME = 1 << 21
 ARRAYS = ("starts", "data", "long_links", "singles", "values", "unigrams")
 
 
@@ -97,7 +96,9 @@ class Pages(NamedTuple):
 class PageWriter:
     """Writes the pages of M from the counts of a model that is being written."""
 
-    def __init__(self, writer: ModelWriter, extractor: Extractor, adjustment: Adjustment, threads: int) -> None:
+    rows_at_a_time = 1 << 21
+
+    def __init__(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction, threads: int) -> None:
         self.writer, self.extractor, self.adjustment, self.threads = writer, extractor, adjustment, threads
         self.singles = adjustment.singles()
 
@@ -155,7 +156,7 @@ class PageWriter:
         """All rows but the empty feature's, cut where pages end."""
         row = 1
         while row < rows:
-            end = min(row + ROWS_AT_A_TIME, rows)
+            end = min(row + self.rows_at_a_time, rows)
             pages = self.writer.read("features", row, end) >> self.shift
             if end < rows and pages[0] != pages[-1]:
                 end = row + int(np.searchsorted(pages, pages[-1]))
@@ -170,7 +171,7 @@ class PageWriter:
         parts = [self._read(row, rows if step <= 1 else row + size) for row in firsts if row < rows]
         seen = [self.adjustment.weigh(part, self.threads, self.singles)[0] for part in parts]
         weights = np.unique(np.concatenate([*seen, singles.ravel()]))
-        _check_finite(weights)
+        check_finite(weights)
         levels = 1 << (8 * self.code_bytes)
         if not len(weights):
             return np.ones(levels, np.float32)
@@ -194,7 +195,7 @@ class PageWriter:
 
         def measure(rows: tuple[int, int]) -> tuple[int, int]:
             weights, sums = self.adjustment.weigh(part.between(*rows), 1, self.singles)
-            _check_finite(sums)
+            check_finite(sums)
             pages.code_links(*rows, part, weights, self.middles, singles, links)
             row_codes[slice(*rows)] = count_codes(part.totals[slice(*rows)])
             advance(len(weights))
@@ -214,15 +215,22 @@ class PageWriter:
             )  # fmt: skip
             return made
 
-        for most, tail, shadowed in parallel.ordered(write, range(len(ranges)), self.threads):
-            self.shadowed += shadowed
-            if most > pages.MOST_ROWS or tail >= pages.INLINE:
-                raise SettingsError(f"{most} features share a page of the model: their keys do not spread evenly")
+        written = list(parallel.ordered(write, range(len(ranges)), self.threads))
+        most, farthest, shadowed = np.array(written, np.int64).reshape(-1, 3).T
+        self._append(data, long_links, int(most.max()), int(farthest.max()), int(shadowed.sum()))
+
+    def _append(self, data: np.ndarray, long_links: np.ndarray, most: int, farthest: int, shadowed: int) -> None:
+        """Write the pages of a part, of which one has the most rows, and one the farthest record."""
+        from snm.kernels import pages
+
+        if most > pages.MOST_ROWS or farthest >= pages.INLINE:
+            raise SettingsError(f"{most} features share a page of the model: their keys do not spread evenly")
+        self.shadowed += shadowed
         self.n_long += len(long_links)
         self.writer.append("data", data)
         self.writer.append("long_links", long_links)
 
 
-def _check_finite(weights: np.ndarray) -> None:
+def check_finite(weights: np.ndarray) -> None:
     if not np.isfinite(weights).all():
         raise SettingsError("training diverged: some weights are no numbers any more; lower --rate")

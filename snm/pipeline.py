@@ -10,22 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from snm import calibration, corpus, storage
+from snm import calibration, corpus, engines, storage
 from snm.baselines import neural
 from snm.baselines.neural import NetworkSettings
 from snm.calibration import GateReport
 from snm.classes import CLASSES, FREQUENT, PASSES, learn_classes
 from snm.corpus import Sources, Text
-from snm.counting import Counter, Counts, unigram_counts
+from snm.counting import Counts, unigram_counts
+from snm.engines import ENGINES, Engine
 from snm.errors import InputError, SettingsError
 from snm.features import DEFAULT_PRESET, MAX_WORDS, Extractor, FeatureSpec, KeyLayout
 from snm.model import LanguageModel, SnmModel, load
-from snm.pages import ARRAYS, Pages, PageWriter
+from snm.pages import ARRAYS, Pages
 from snm.parallel import default_threads
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
 from snm.storage import VOCABULARY, ModelWriter
-from snm.training import Adjustment, Annotations, HeldOut, TrainingReport, TrainingSettings, train_adjustment
+from snm.training import Annotated, HeldOut, TrainingReport, TrainingSettings, train_adjustment
 from snm.vocabulary import UNKNOWN, Vocabulary, read_word_list
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 300_000  # of the training text, where the user gives none
@@ -35,7 +36,6 @@ MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
 DEFAULT_ORDER = 5
 DISCOUNTS = ("modified", "single")
 LEAST_MEMORY = 256 << 20
-IN_MEMORY_SHARE = 0.6  # of the memory that annotated events may take; they are written to at random, slowly on disk
 EVENTS_FOR_THREADS = 1_000_000  # below, training takes one thread: it is seconds, and the same every time
 DIVERGED = 100.0  # a loss an event, in nats, that no model comes near
 
@@ -53,6 +53,7 @@ class Settings:
     `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
     `prune`: an SNM leaves out features seen less often than this, n-grams of up to five words aside.
     `weight_bits`: 8 or 16, of a weight in the model file.
+    `engine`: `cpu`, `gpu`, or `auto`, which is a GPU where there is one and the text is worth it.
     `classes`: how many word classes are learned where the features use them. `document`: the text has documents, a
     blank line between two, and features reach across their sentences.
     """
@@ -76,6 +77,7 @@ class Settings:
     prune: int = 2
     classes: int = CLASSES
     weight_bits: int = 8
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -94,6 +96,8 @@ class Settings:
                 raise SettingsError(f"{name} is {value:,}; expected {low:,} or more")
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
+        if self.engine not in ENGINES:
+            raise SettingsError(f"engine {self.engine!r} is not known; expected one of {', '.join(ENGINES)}")
         if self.model not in MODELS:
             raise SettingsError(f"model {self.model!r} is not known; expected one of {', '.join(MODELS)}")
         if self.discounts not in DISCOUNTS:
@@ -138,7 +142,9 @@ def train(
             f"held-out text is for SNM and neural models; a model of kind {settings.model!r} has no use for it"
         )
     if settings.model in NEURAL:
-        neural.choose_device(settings.network.device)  # a mistake there is told before the work begins
+        neural.require_torch()  # a mistake is told before the work begins
+    if settings.engine == "gpu":
+        engines.find_gpu()
     with ModelWriter(output, overwrite) as writer:
         run = _Run(settings, spec, writer, progress, notify)
         run.read(sources, dev)
@@ -167,7 +173,8 @@ class _Run:
     ) -> None:
         self.settings, self.spec, self.writer = settings, spec, writer
         self.progress, self.notify = progress, notify
-        self.annotations: Annotations | None = None
+        self.annotations: Annotated | None = None
+        self.engine: Engine
         self.adjusted = False
         self.held_out: dict[str, Text] = {}  # "fitted": the multinomial loss's; "dev": stops training
         self.gate_text: Text | None = None
@@ -195,6 +202,7 @@ class _Run:
         self.held_out = self._held_out_text(dev)
         self._report_text(self.whole or self.text)
         self._make_extractor()
+        self.engine = engines.make(self.settings, self.text.events, self.progress, self.notify)
 
     def _report_text(self, text: Text) -> None:
         unknown = int((text.tokens == self.vocabulary.unknown).sum())
@@ -271,11 +279,10 @@ class _Run:
     def count(self) -> None:
         s, writer = self.settings, self.writer
         unigrams = unigram_counts(self.text, self.extractor)
-        room = self._make_annotations(unigrams)
-        prune = s.prune if s.model == "snm" else 1
-        counter = Counter(
-            self.text, self.extractor, room, s.threads, s.partitions, self.progress, prune, self.annotations
-        )  # fmt: skip
+        learned = s.model == "snm" and s.training.loss != "multinomial" and s.training.passes and not self.adjusted
+        if learned:
+            self.annotations = self.engine.choose_events(self.text, self.extractor, unigrams, writer)
+        counter = self.engine.count(self.text, self.extractor, s.prune if s.model == "snm" else 1, self.annotations)
         self.notify(f"{counter.links:,} features of events, {len(self.spec.slots)} an event at most")
         for name, dtype in (
             ("features", "<u8"), ("offsets", "<i8"), ("targets", "<u4"), ("totals", "<u4"), ("counts", "<u4"),
@@ -291,21 +298,6 @@ class _Run:
                 told = True
             self._add(part)
         writer.append("offsets", np.array([self.n_links]))
-
-    def _make_annotations(self, unigrams: Counts) -> int:
-        """Where the annotations go, and how much memory is left for counting."""
-        s = self.settings
-        room = s.memory - self.text.tokens.nbytes
-        if s.model == "snm" and s.training.loss != "multinomial" and s.training.passes and not self.adjusted:
-            events = corpus.sample_sentences(self.text, s.training.events_of(self.extractor.n_slots), s.seed)
-            if events.events < self.text.events:
-                self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
-            needed = Annotations.bytes_needed(events, self.extractor)
-            in_memory = needed <= IN_MEMORY_SHARE * s.memory
-            storage = _zeros if in_memory else self.writer.scratch
-            self.annotations = Annotations(events, self.extractor, unigrams, storage)
-            room -= needed if in_memory else 0
-        return max(room, LEAST_MEMORY // 2)
 
     def _check_disk(self, rows: int, links: int, share: float) -> None:
         """Say from the first partition, before it is written, what disk all of them will take."""
@@ -336,7 +328,7 @@ class _Run:
         s = self.settings
         slots = s.training.table_slots(self.n_links)
         self.notify(f"{self.n_rows:,} features, {self.n_links:,} links; {slots:,} slots for metafeature weights")
-        self.adjustment = Adjustment(self.extractor, s.training, slots)
+        self.adjustment = self.engine.adjustment(self.extractor, s.training, slots)
         held_out = self._held_out_rows()
         self.report: TrainingReport = train_adjustment(
             self.adjustment, s.training, self.annotations, held_out.get("fitted"), held_out.get("dev"),
@@ -363,7 +355,7 @@ class _Run:
 
     def build(self) -> None:
         s = self.settings
-        made = PageWriter(self.writer, self.extractor, self.adjustment, s.threads)
+        made = self.engine.pages(self.writer, self.extractor, self.adjustment)
         with self.progress("building", self.n_links) as bar:
             self.pages = made.write(self.n_rows, self.singles_by_type, s.weight_bits // 8, bar)
 
@@ -379,7 +371,7 @@ class _Run:
             return
         events = calibration.Events(*self._find(text))
         with self.progress("gating", calibration.PASSES * len(events)) as bar:
-            flat, report = calibration.fit(events, s.gate, s.seed, bar)
+            flat, report = self.engine.fit_gate(events, s.gate, s.seed, bar)
         steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
         self.notify(f"held-out perplexity {steps} with a gate" if report.helps else f"a gate does not help: {steps}")
         if report.helps:
@@ -458,8 +450,8 @@ class _Run:
         assert held_out is not None
         self._report_text(self.whole or self.text)
         made = neural.train(
-            s.model, s.network, s.order, s.seed, self.text, held_out, self.vocabulary, self.writer, self.progress,
-            self.notify,
+            s.model, s.network, s.order, s.seed, self.text, held_out, self.vocabulary, self.writer,
+            engines.device_of(s.engine), self.progress, self.notify,
         )  # fmt: skip
         self.vocabulary.write(self.writer.folder / VOCABULARY)
         self.writer.finish({**storage.describe_kind(s.model, self.vocabulary), "text": self.figures, **made}, s.threads)
@@ -497,10 +489,6 @@ class _Run:
             "dev_perplexities": self.report.perplexities,
             "best_pass": self.report.best_pass,
         }
-
-
-def _zeros(shape: tuple[int, ...]) -> np.ndarray:
-    return np.zeros(shape, np.uint32)
 
 
 def _size_of(sources: Sources) -> int:

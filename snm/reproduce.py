@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from snm.baselines.neural import CELLS, NetworkSettings, choose_device
+from snm.baselines.neural import CELLS, NetworkSettings
 from snm.corpus import encode_files, find_files
+from snm.engines import has_gpu
 from snm.errors import InputError, MissingExtra, SettingsError
 from snm.evaluation import speed
 from snm.metafeatures import MetafeatureSet
@@ -255,7 +256,7 @@ class Workspace:
         if find_spec("torch") is None:
             return True
         large = sum(Path(file).stat().st_size for file in find_files(self.texts["train"])) > SMALL_FOR_NETWORKS
-        return large and choose_device("auto") == "cpu"
+        return large and not has_gpu()
 
 
 def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -88,6 +88,43 @@ def _choose(name: str, value: str, known: tuple[str, ...]) -> None:
         raise SettingsError(f"{name} {value!r} is not known; expected one of {', '.join(known)}")
 
 
+class AdjustmentFunction(Protocol):
+    """A(i, j), wherever its weights lie."""
+
+    start: float  # what every A(i, j) begins at
+    table: Any  # (slots, 1 or 2) float32: theta and, for AdaGrad, the sum of its squared gradients
+
+    def singles(self) -> np.ndarray:
+        """M_ij of features seen once, which leave-one-out never looks at: by type and target. (types, words) float32
+
+        Empty after other losses, where such features are like all others.
+        """
+
+    def weigh(
+        self, counts: Counts, threads: int = 1, singles: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """M and its row sums for the rows of `counts`: (links,) float32, (rows,) float32."""
+
+    def weights(self) -> Any:
+        """A copy of all theta, for `restore`."""
+
+    def restore(self, weights: Any | None) -> None:
+        """Go back to these, None for those that training begins with."""
+
+
+class Annotated(Protocol):
+    """Events with the counts of their features."""
+
+    def mean_features(self, leave_one_out: bool) -> float:
+        """Mean number of features an event that training looks at."""
+
+    def train(self, adjustment: Any, settings: TrainingSettings, threads: int, advance: Callable[[int], None]) -> float:
+        """One pass over all events in their order; returns the mean loss an event."""
+
+    def __len__(self) -> int:
+        """Tokens, for `advance`."""
+
+
 class Adjustment:
     """A(i, j): the flat table of metafeature weights and what the kernels need to use it."""
 
@@ -123,10 +160,6 @@ class Adjustment:
         )  # fmt: skip
 
     def singles(self) -> np.ndarray:
-        """M_ij of features seen once, which leave-one-out never looks at: by type and target. (types, words) float32
-
-        Empty after other losses, where such features are like all others.
-        """
         from snm.kernels import adjustment
 
         made = np.empty((len(self._type_hashes) if self._single_alike else 0, self._vocabulary), np.float32)
@@ -137,7 +170,6 @@ class Adjustment:
     def weigh(
         self, counts: Counts, threads: int = 1, singles: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """M and its row sums for the rows of `counts`: (links,) float32, (rows,) float32."""
         from snm.kernels import adjustment
 
         singles = self.singles() if singles is None else singles
@@ -149,6 +181,12 @@ class Adjustment:
 
         parallel.run(work, _even_rows(counts.offsets, 8 * threads), threads)
         return weights, sums
+
+    def weights(self) -> np.ndarray:
+        return self.table[:, 0].copy()
+
+    def restore(self, weights: np.ndarray | None) -> None:
+        self.table[:, 0] = 0 if weights is None else weights
 
 
 @cache
@@ -204,6 +242,9 @@ class Annotations:
     def bytes_needed(text: Text, extractor: Extractor) -> int:
         return len(text.tokens) * (extractor.n_slots - 1) * 4
 
+    def __len__(self) -> int:
+        return len(self.text.tokens)
+
     @property
     def unigrams(self) -> Any:
         """What the training kernel takes."""
@@ -219,7 +260,6 @@ class Annotations:
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
     ) -> float:
-        """One pass over all events in their order; returns the mean loss an event."""
         from snm.kernels import adjustment as kernel
 
         tokens = self.text.tokens
@@ -257,7 +297,7 @@ class HeldOut:
         lookup.find_links(self.rows, tokens, self.counts.offsets, self.counts.targets, self.links)
         self.events = np.flatnonzero(self.rows[:, 0] >= 0)
 
-    def perplexity(self, adjustment: Adjustment, threads: int = 1) -> float:
+    def perplexity(self, adjustment: AdjustmentFunction, threads: int = 1) -> float:
         """Perplexity of the text under the present weights."""
         from snm.kernels import adjustment as kernel
 
@@ -318,9 +358,9 @@ class TrainingReport:
 
 
 def train_adjustment(
-    adjustment: Adjustment,
+    adjustment: AdjustmentFunction,
     settings: TrainingSettings,
-    annotations: Annotations | None,
+    annotations: Annotated | None,
     fitted: HeldOut | None,
     dev: HeldOut | None,
     threads: int = 1,
@@ -331,16 +371,17 @@ def train_adjustment(
     report = TrainingReport()
     if settings.start is None and annotations is not None:
         adjustment.start = -math.log(max(1.0, annotations.mean_features(settings.loss == "leave-one-out")))
-    best: np.ndarray | None = None
+    best: Any | None = None
     if dev is not None:
         report.perplexities.append(dev.perplexity(adjustment, threads))
     for number in range(1, settings.passes + 1):
         label = f"training {number}/{settings.passes}" if settings.passes > 1 else "training"
         if fitted is not None:
             with progress(label, len(fitted.events)) as bar:
+                assert isinstance(adjustment, Adjustment)  # no other learns from rows
                 report.losses.append(fitted.train(adjustment, settings, seed + number, bar))
         elif annotations is not None:
-            with progress(label, len(annotations.text.tokens)) as bar:
+            with progress(label, len(annotations)) as bar:
                 report.losses.append(annotations.train(adjustment, settings, threads, bar))
         if dev is None:
             report.best_pass = number
@@ -350,7 +391,7 @@ def train_adjustment(
             break
         report.best_pass = number
         if number < settings.passes:
-            best = adjustment.table[:, 0].copy()
+            best = adjustment.weights()
     if report.best_pass < len(report.losses):
-        adjustment.table[:, 0] = 0 if best is None else best  # None: nothing was better than no adjustment
+        adjustment.restore(best)  # None: nothing was better than no adjustment
     return report

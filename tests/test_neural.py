@@ -33,12 +33,14 @@ from tests.test_model import LanguageModelTests
 
 torch = pytest.importorskip("torch")
 
-SMALL = NetworkSettings(hidden=12, passes=4, rate=0.02, batch=128, dropout=0.1, slots=1 << 14, device="cpu")
+SMALL = NetworkSettings(hidden=12, passes=4, rate=0.02, batch=128, dropout=0.1, slots=1 << 14)
 FAMILIES = {
-    "hsme": Settings(model="hsme", network=replace(SMALL, rate=0.5, batch=64), threads=1),
-    "rnn": Settings(model="rnn", order=4, network=SMALL, threads=1),
-    "lstm": Settings(model="rnn", network=replace(SMALL, cell="lstm", slots=None), threads=1),
-    "lstm below a tree": Settings(model="rnn", network=replace(SMALL, cell="lstm", softmax="tree"), threads=1),
+    "hsme": Settings(model="hsme", network=replace(SMALL, rate=0.5, batch=64), threads=1, engine="cpu"),
+    "rnn": Settings(model="rnn", order=4, network=SMALL, threads=1, engine="cpu"),
+    "lstm": Settings(model="rnn", network=replace(SMALL, cell="lstm", slots=None), threads=1, engine="cpu"),
+    "lstm below a tree": Settings(
+        model="rnn", network=replace(SMALL, cell="lstm", softmax="tree"), threads=1, engine="cpu"
+    ),
 }
 
 
@@ -168,7 +170,7 @@ def test_the_gradient_of_the_features_is_the_losss() -> None:
     from snm.baselines.networks import Features
 
     text = random_text(5, 30, 12)
-    network, _ = neural.make_network("hsme", SMALL, 3, 1, text, vocabulary_of(14))
+    network, _ = neural.make_network("hsme", SMALL, 3, 1, text, vocabulary_of(14), "cpu")
     table = network.table
     assert table is not None
     table.normal_(generator=torch.Generator().manual_seed(1))
@@ -203,7 +205,7 @@ def test_rare_words_go_another_way_to_the_same_end(softmax: str, monkeypatch: py
     losses = []
     for dense in (1024, 3):
         monkeypatch.setattr("snm.baselines.networks.DENSE_NODES", dense)
-        network, _ = neural.make_network("rnn", how, None, 1, text, vocabulary_of(14))
+        network, _ = neural.make_network("rnn", how, None, 1, text, vocabulary_of(14), "cpu")
         with torch.no_grad():
             for p in network.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(2)))
@@ -293,7 +295,7 @@ def test_the_checkpoint_of_another_run_is_refused(corpus_file: Path, tmp_path: P
 
 
 def test_the_commands(models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
-    given = ("--hidden", 8, "--passes", 1, "--device", "cpu", "--threads", 1, "--quiet")
+    given = ("--hidden", 8, "--passes", 1, "--engine", "cpu", "--threads", 1, "--quiet")
     ok("train", corpus_file, "-o", tmp_path / "m", "--model", "rnn", "--order", 3, "--slots", 4096, *given)
     ok("train", corpus_file, "-o", tmp_path / "l", "--model", "rnn", "--cell", "lstm", "--dev", corpus_file, *given)
     assert "RNN of 8 units with maximum entropy" in ok("info", tmp_path / "m")
@@ -324,7 +326,6 @@ def test_mistakes(models: dict[str, Path], corpus_file: Path, tmp_path: Path, mo
         (("--model", "hsme", "--hidden", "5"), "--hidden would do nothing"),
         (("--model", "kn", "--hidden", "5"), "--hidden would do nothing"),
         (("--model", "kn", "--passes", "5"), "--passes would do nothing"),
-        (("--device", "cpu"), "--device would do nothing"),
         (("--model", "rnn", "--cell", "lstm", "--order", "3"), "--order would do nothing"),
         (("--model", "rnn", "--document"), "--document would do nothing"),
         (("--model", "rnn", "--dropout", "1"), "dropout is 1.0; expected 0 or more, and below 1"),
@@ -339,26 +340,26 @@ def test_mistakes(models: dict[str, Path], corpus_file: Path, tmp_path: Path, mo
         Settings(model="rnn", document=True)
     with pytest.raises(SettingsError, match="an adaptive softmax has no features of n-grams"):
         train(corpus_file, tmp_path / "m", replace(FAMILIES["lstm"], order=3))
-    assert "only a neural model is scored on a GPU" in fails("ppl", model_path, corpus_file, "--device", "cuda")
+    assert "only a neural model is scored on a GPU" in fails("ppl", model_path, corpus_file, "--engine", "gpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu(models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
-    line = fails("train", corpus_file, "-o", tmp_path / "m", "--model", "rnn", "--device", "cuda")
+    line = fails("train", corpus_file, "-o", tmp_path / "m", "--model", "rnn", "--engine", "gpu")
     assert "PyTorch finds no GPU" in line
-    assert "PyTorch finds no GPU" in fails("ppl", models["rnn"], corpus_file, "--device", "cuda")
+    assert "PyTorch finds no GPU" in fails("ppl", models["rnn"], corpus_file, "--engine", "gpu")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gpu_scores_and_trains_alike(family: str, models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
-    settings = replace(FAMILIES[family], network=replace(FAMILIES[family].network, device="cuda"))
+    settings = replace(FAMILIES[family], engine="gpu")
     trained = train(corpus_file, tmp_path / "m", settings)
     model = snm.load(models[family])
     text = encode_files(corpus_file, model.vocabulary)
     assert perplexity(trained, text).ppl == pytest.approx(perplexity(model, text).ppl, rel=0.05)
     expected = model.probabilities(text.tokens)
-    model.move_to("cuda")
+    model.move_to("gpu")
     assert model.probabilities(text.tokens) == pytest.approx(expected, rel=1e-2)
 
 

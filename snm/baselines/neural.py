@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 CELLS = ("rnn", "lstm")
 OUTPUTS = ("tree", "adaptive")
-DEVICES = ("auto", "cpu", "cuda")
 ORDERS = {"hsme": 5, "rnn": 9}  # the benchmark's
 PASSES = {"hsme": 2, "rnn": 6}
 FEATURE_PASSES = 1  # of an RNN's features, its last
@@ -70,7 +69,6 @@ class NetworkSettings:
     batch: int | None = None
     dropout: float | None = None
     slots: int | None = None
-    device: str = "auto"
     checkpoint: float = 600.0
 
     def __post_init__(self) -> None:
@@ -78,7 +76,7 @@ class NetworkSettings:
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise SettingsError(f"{name} is {value}; expected {low} or more")
-        for name, known in (("cell", CELLS), ("softmax", (None, *OUTPUTS)), ("device", DEVICES)):
+        for name, known in (("cell", CELLS), ("softmax", (None, *OUTPUTS))):
             if getattr(self, name) not in known:
                 expected = ", ".join(map(str, filter(None, known)))
                 raise SettingsError(f"{name} {getattr(self, name)!r} is not known; expected one of {expected}")
@@ -98,17 +96,6 @@ def require_torch() -> None:
         raise MissingExtra("torch", "neural", "training a neural model, or scoring one on a GPU,")
 
 
-def choose_device(asked: str) -> str:
-    """`cuda` where it is asked for or, with `auto`, to be had."""
-    require_torch()
-    import torch
-
-    there = torch.cuda.is_available()
-    if asked == "cuda" and not there:
-        raise SettingsError("device is cuda, but PyTorch finds no GPU; leave it out to train on the CPU")
-    return "cuda" if asked != "cpu" and there else "cpu"
-
-
 def checkpoint_folder(output: Path) -> Path:
     """Where the training of a model that will be in `output` leaves what it needs to go on."""
     return output.with_name(output.name + ".checkpoint")
@@ -124,7 +111,7 @@ def clear_checkpoint(output: Path) -> None:
 
 def train(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, dev: Text, vocabulary: Vocabulary,
-    writer: ModelWriter, progress: Progress = silent, notify: Callable[[str], None] = lambda message: None,
+    writer: ModelWriter, device: str, progress: Progress = silent, notify: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train a network on a text and write its arrays; what the manifest is to say of it.
 
@@ -132,7 +119,7 @@ def train(
     """
     from snm.baselines.fitting import Checkpoint, Fit
 
-    network, tree = make_network(model, how, order, seed, text, vocabulary, progress)
+    network, tree = make_network(model, how, order, seed, text, vocabulary, device, progress)
     size = sum(array.size for _, array in network.arrays())
     settings = fit_settings(model, how, seed, text.events)
     notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
@@ -160,7 +147,7 @@ def train(
 
 def make_network(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary,
-    progress: Progress = silent,
+    device: str, progress: Progress = silent,
 ) -> tuple[Network, Tree | None]:  # fmt: skip
     """A network before training, and its tree where it has one."""
     from snm.baselines.networks import Network
@@ -172,7 +159,7 @@ def make_network(
         with progress("word classes", CLASS_PASSES * min(len(vocabulary), FREQUENT)) as bar:
             classes = learn_classes(text, len(vocabulary), CLASSES, seed, bar)
         tree, odds = Tree.build(counts, classes, vocabulary.never_a_target)
-    network = Network(shape, tree, choose_device(how.device))
+    network = Network(shape, tree, device)
     network.start(counts, odds, seed)
     return network, tree
 
@@ -333,8 +320,10 @@ class NeuralModel(LanguageModel):
         states = self._states(tokens, np.array([0]), np.array([len(tokens)]))
         return self.output.distribution(tokens[:-1], states[-1])
 
-    def move_to(self, device: str) -> None:
-        self.device = choose_device(device)
+    def move_to(self, engine: str) -> None:
+        from snm.engines import device_of
+
+        self.device = device_of(engine)
 
     def _on_gpu(self, tokens: np.ndarray) -> np.ndarray:
         from snm.baselines.fitting import score

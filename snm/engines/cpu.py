@@ -1,0 +1,64 @@
+"""The engine of threads: Numba kernels over arrays in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from snm import calibration, corpus
+from snm.calibration import Events, GateReport
+from snm.corpus import Text
+from snm.counting import Counter, Counts
+from snm.features import Extractor
+from snm.pages import PageWriter
+from snm.progress import Progress
+from snm.storage import ModelWriter
+from snm.training import Adjustment, AdjustmentFunction, Annotated, Annotations, TrainingSettings
+
+if TYPE_CHECKING:
+    from snm.pipeline import Settings
+
+IN_MEMORY_SHARE = 0.6  # of the memory that annotated events may take; they are written to at random, slowly on disk
+LEAST_ROOM = 128 << 20  # for a partition of the counts
+
+
+class CpuEngine:
+    """See `snm.engines.Engine`."""
+
+    name = "cpu"
+
+    def __init__(self, settings: Settings, progress: Progress, notify: Any) -> None:
+        self.settings, self.progress, self.notify = settings, progress, notify
+
+    def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
+        s = self.settings
+        wanted = s.training.events_of(extractor.n_slots)
+        events = corpus.sample_sentences(text, wanted, s.seed)
+        if events.events < text.events:
+            self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
+        in_memory = Annotations.bytes_needed(events, extractor) <= IN_MEMORY_SHARE * s.memory
+        return Annotations(events, extractor, unigrams, _zeros if in_memory else writer.scratch)
+
+    def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> Counter:
+        s = self.settings
+        assert annotations is None or isinstance(annotations, Annotations)
+        room = s.memory - text.tokens.nbytes
+        if annotations is not None and not isinstance(annotations.values, np.memmap):
+            room -= annotations.values.nbytes
+        return Counter(
+            text, extractor, max(room, LEAST_ROOM), s.threads, s.partitions, self.progress, prune, annotations
+        )  # fmt: skip
+
+    def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
+        return Adjustment(extractor, training, slots)
+
+    def pages(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> PageWriter:
+        return PageWriter(writer, extractor, adjustment, self.settings.threads)
+
+    def fit_gate(self, events: Events, units: int, seed: int, advance: Any) -> tuple[np.ndarray, GateReport]:
+        return calibration.fit(events, units, seed, advance)
+
+
+def _zeros(shape: tuple[int, ...]) -> np.ndarray:
+    return np.zeros(shape, np.uint32)

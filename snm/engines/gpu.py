@@ -1,0 +1,87 @@
+"""The engine of one GPU: PyTorch tensors, and kernels in Triton for what PyTorch is slow at.
+
+Tokens and the features' counts are the same as the CPU engine's. What differs is that all events are learned from where
+their counts fit on the card, by batches instead of one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from snm import calibration, corpus
+from snm.calibration import Events, GateReport
+from snm.corpus import Text
+from snm.counting import Counts
+from snm.features import Extractor
+from snm.pages import PageWriter
+from snm.progress import Progress
+from snm.storage import ModelWriter
+from snm.tensors.counting import TensorCounter
+from snm.tensors.extraction import TokenBlocks
+from snm.tensors.gate import TensorLearner
+from snm.tensors.pages import TensorPageWriter
+from snm.tensors.training import EventCounts, TensorAdjustment
+from snm.training import Adjustment, AdjustmentFunction, Annotated, TrainingSettings
+
+if TYPE_CHECKING:
+    from snm.pipeline import Settings
+
+EVENTS_SHARE = 0.4  # of the card's memory, at most, for the counts of events
+COUNTING_SHARE = 0.8  # of what is left, for a partition of the counts
+
+
+class GpuEngine:
+    """See `snm.engines.Engine`. `device` is a GPU, or the CPU to try the engine's logic without one."""
+
+    name = "gpu"
+
+    def __init__(self, settings: Settings, device: torch.device, progress: Progress, notify: Any) -> None:
+        self.settings, self.device, self.progress, self.notify = settings, device, progress, notify
+        self._blocks: TokenBlocks | None = None
+        on = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+        notify(f"engine gpu{on}")
+
+    def _memory(self) -> tuple[int, int]:
+        """Bytes that are free on the device, and all of them."""
+        if self.device.type != "cuda":
+            return self.settings.memory, self.settings.memory
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return int(free), int(total)
+
+    def _blocks_of(self, text: Text, extractor: Extractor) -> TokenBlocks:
+        """The text on the device; it stays there for the steps that follow."""
+        if self._blocks is None or self._blocks.host_tokens is not text.tokens:
+            self._blocks = TokenBlocks(text.tokens, extractor, self.device)
+        return self._blocks
+
+    def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
+        s = self.settings
+        fit = int(EVENTS_SHARE * self._memory()[1]) // EventCounts.bytes_needed(1, extractor)
+        wanted = fit if s.training.events is None else min(fit, s.training.events)
+        chosen = corpus.draw_sentences(text, wanted, s.seed)
+        if chosen is not None:
+            self.notify(f"the adjustment is learned from about {wanted:,} tokens drawn by sentence")
+        return EventCounts(self._blocks_of(text, extractor), unigrams, chosen)
+
+    def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> TensorCounter:
+        assert annotations is None or isinstance(annotations, EventCounts)
+        blocks = self._blocks_of(text, extractor)
+        room = int(COUNTING_SHARE * self._memory()[0])
+        return TensorCounter(blocks, room, self.settings.partitions, self.progress, prune, annotations)
+
+    def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
+        if training.loss == "multinomial":  # it has a few thousand rows of held-out text: nothing for a GPU
+            return Adjustment(extractor, training, slots)
+        return TensorAdjustment(extractor, training, slots, self.device)
+
+    def pages(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> PageWriter:
+        self._blocks = None
+        kind = TensorPageWriter if isinstance(adjustment, TensorAdjustment) else PageWriter
+        return kind(writer, extractor, adjustment, self.settings.threads)
+
+    def fit_gate(self, events: Events, units: int, seed: int, advance: Any) -> tuple[np.ndarray, GateReport]:
+        return calibration.fit(events, units, seed, advance, lambda flat: TensorLearner(flat, events, self.device))

@@ -1,0 +1,178 @@
+"""The counts C on a device, partition by partition: the same rows as `snm.counting.Counter` makes.
+
+A partition is a range of buckets, so it holds whole rows. Its links are sorted twice, by what their bucket does not say
+of them and then, keeping that order, by bucket; runs of equal links are counted. Where each link came from goes along:
+that is where its counts are written for the events that are learned from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from snm.counting import Counts, least_counts, partition_ranges
+from snm.kernels.counting import PACKED_EXACTLY
+from snm.progress import Progress, silent
+from snm.tensors.extraction import TokenBlocks
+from snm.tensors.hashing import SMALLEST, array_of, shift_right
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from snm.tensors.training import EventCounts
+
+BYTES_A_LINK = 80  # of a partition while it is sorted and counted
+LINKS_A_PART = 1 << 24  # handed out together
+MOST_LINKS = (1 << 31) - 1  # of a partition: beyond, PyTorch's sort gives up
+
+
+class TensorCounter:
+    """Counts the links of a text inside the memory of a device."""
+
+    def __init__(
+        self, text: TokenBlocks, room: int, partitions: int | None = None, progress: Progress = silent,
+        prune: int = 1, events: EventCounts | None = None,
+    ) -> None:  # fmt: skip
+        """`room` bytes are for one partition; `events` receive the counts of their features. See `Counter`."""
+        self.text, self.events, self.progress = text, events, progress
+        self.layout = text.extractor.layout
+        self._least = torch.from_numpy(least_counts(text.extractor, prune)).to(text.device)
+        self.totals = self._sizes()
+        self.links = int(self.totals.sum())
+        room = min(room, MOST_LINKS * BYTES_A_LINK)
+        self.ranges = partition_ranges(BYTES_A_LINK * self.totals, room, partitions)
+        self.done = 0.0
+
+    def _buckets(self, keys: Tensor) -> Tensor:
+        return shift_right(keys, 64 - self.layout.bucket_bits)
+
+    def _sizes(self) -> np.ndarray:
+        """How many links each bucket has, repeats counted. (buckets,) int64"""
+        n = 1 << self.layout.bucket_bits
+        sizes = torch.zeros(n, dtype=torch.int64, device=self.text.device)
+        with self.progress("sizing", len(self.text)) as bar:
+            for start, stop in self.text.blocks():
+                keys = self.text.keys(start, stop)[1:].reshape(-1)
+                sizes += torch.bincount(self._buckets(keys), minlength=n)
+                sizes[0] -= (keys == 0).sum()
+                bar(stop - start)
+        made: np.ndarray = sizes.cpu().numpy()
+        return made
+
+    def __iter__(self) -> Iterator[Counts]:
+        """Parts of C in the order of their keys."""
+        for number, (first, last) in enumerate(self.ranges, 1):
+            label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
+            size = int(self.totals[first:last].sum())
+            made = self._count(first, last, size, label)
+            self.done += size / max(1, self.links)
+            yield from _parts(made)
+
+    def _collect(self, first: int, last: int, size: int, label: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Sort keys of the links of a partition, their buckets less the first, and where they came from."""
+        bits, target_bits, device = self.layout.bucket_bits, self.layout.target_bits, self.text.device
+        links = torch.empty(size, dtype=torch.int64, device=device)
+        buckets = torch.empty(size, dtype=torch.int32, device=device)
+        origins = torch.empty(size if self.events is not None else 0, dtype=torch.int64, device=device)
+        at = 0
+        with self.progress(label, len(self.text)) as bar:
+            for start, stop in self.text.blocks():
+                keys = self.text.keys(start, stop)[1:]
+                n = keys.shape[1]
+                keys = keys.reshape(-1)
+                of_keys = self._buckets(keys)
+                here = ((keys != 0) & (of_keys >= first) & (of_keys < last)).nonzero().squeeze(1)
+                end = at + len(here)
+                targets = self.text.tokens[start:stop][here % n].long()
+                drop_target = -(1 << target_bits)
+                links[at:end] = (((keys[here] ^ 1) << bits) & drop_target) | targets
+                buckets[at:end] = of_keys[here] - first
+                if self.events is not None:
+                    origins[at:end] = self.events.origins(start + here % n, here // n)
+                at = end
+                bar(stop - start)
+        return links, buckets, origins
+
+    def _count(self, first: int, last: int, size: int, label: str) -> tuple[Tensor, ...]:
+        """Features, totals, first links, targets and counts of the rows of a partition that are kept."""
+        links, buckets, origins = self._collect(first, last, size, label)
+        links, order = torch.sort(links ^ SMALLEST)  # the sort takes them for signed
+        if last - first > 1:
+            buckets, again = torch.sort(buckets[order], stable=True)
+            links, order = links[again], order[again]
+            del again
+        links ^= SMALLEST
+        new_bucket = buckets[1:] != buckets[:-1]
+        changed = links[1:] ^ links[:-1]
+        new_link = _flags(new_bucket | (changed != 0), size)
+        new_row = _flags(new_bucket | (shift_right(changed, self.layout.target_bits) != 0), size)
+        del changed, new_bucket
+        link_starts = new_link.nonzero().squeeze(1)
+        row_starts = new_row.nonzero().squeeze(1)
+        counts = _run_lengths(link_starts, size)
+        totals = _run_lengths(row_starts, size)
+        features = self._features(links[row_starts], buckets[row_starts].long() + first)
+        kept = totals >= self._least[shift_right(features, self.layout.type_shift) & (len(self._least) - 1)]
+        first_of_row = new_row[link_starts]
+        row_of_link = torch.cumsum(first_of_row, 0) - 1
+        link_kept = kept[row_of_link]
+        if self.events is not None:
+            packed = torch.where(kept, pack_count(totals) << 16, 0)[row_of_link] | pack_count(counts)
+            packed = torch.where(link_kept, packed, 0).int()
+            self.events.annotate(origins[order], torch.repeat_interleave(packed, counts))
+        del origins, order
+        lengths = _run_lengths(first_of_row.nonzero().squeeze(1), len(link_starts))[kept]
+        targets = links[link_starts[link_kept]] & ((1 << self.layout.target_bits) - 1)
+        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=self.text.device)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        return features[kept], totals[kept].int(), offsets, targets.int(), counts[link_kept].int()
+
+    def _features(self, links: Tensor, buckets: Tensor) -> Tensor:
+        """The features' keys, from sort keys and buckets."""
+        bits, target_bits = self.layout.bucket_bits, self.layout.target_bits
+        return (buckets << (64 - bits)) | shift_right(shift_right(links, target_bits) << target_bits, bits) | 1
+
+
+def _flags(changed: Tensor, size: int) -> Tensor:
+    """Whether each entry differs from the one before; the first does."""
+    flags = torch.ones(size, dtype=torch.bool, device=changed.device)
+    flags[1:] = changed
+    return flags
+
+
+def _run_lengths(starts: Tensor, size: int) -> Tensor:
+    return torch.diff(starts, append=torch.tensor([size], device=starts.device))
+
+
+def pack_count(counts: Tensor) -> Tensor:
+    """`snm.kernels.counting.pack_count` of every entry."""
+    exponent = torch.frexp(counts.double()).exponent.long()  # the number of bits
+    shift = (exponent - (PACKED_EXACTLY.bit_length() - 1)).clamp(min=0)
+    return (shift << 11) + (counts >> shift)
+
+
+def unpack_count(packed: Tensor) -> Tensor:
+    shift = ((packed >> 11) - 1).clamp(min=0)
+    return torch.where(packed < PACKED_EXACTLY, packed, (packed - (shift << 11)) << shift)
+
+
+def _parts(made: tuple[Tensor, ...]) -> Iterator[Counts]:
+    """The rows of a partition, some at a time, in the memory of the host."""
+    features, totals, offsets, targets, counts = made
+    n = max(1, -(-len(targets) // LINKS_A_PART))
+    wanted = torch.linspace(0, len(targets), n + 1, dtype=torch.float64).long()[1:-1].to(offsets.device)
+    cuts = torch.searchsorted(offsets, wanted).tolist()
+    edges = sorted({0, *cuts, len(features)})
+    for row, end in itertools.pairwise(edges):
+        first, last = int(offsets[row]), int(offsets[end])
+        yield Counts(
+            array_of(features[row:end], "<u8"),
+            array_of(totals[row:end], "<u4"),
+            (offsets[row : end + 1] - first).cpu().numpy(),
+            array_of(targets[first:last], "<u4"),
+            array_of(counts[first:last], "<u4"),
+        )

@@ -1,0 +1,69 @@
+"""The hashes of `snm.kernels.hashing` over int64 tensors.
+
+PyTorch has no arithmetic on unsigned integers of 64 bits. Signed ones have the same bits: products wrap around, and a
+shift to the right is made logical by a mask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from snm import features
+from snm.kernels import hashing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SMALLEST = -(1 << 63)
+
+
+def signed(number: int) -> int:
+    """The signed integer with the bits of an unsigned one."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+STEP, REMOTE = signed(features.STEP), signed(features.REMOTE)
+FEATURE_SALT, TARGET_SALT = signed(int(hashing.FEATURE_SALT)), signed(int(hashing.TARGET_SALT))
+_M1, _M2 = signed(0xBF58476D1CE4E5B9), signed(0x94D049BB133111EB)
+
+
+def tensor_of(array: np.ndarray, device: torch.device) -> Tensor:
+    """An array of unsigned integers as a tensor of signed ones with the same bits."""
+    return torch.from_numpy(np.array(array).view(f"<i{array.dtype.itemsize}")).to(device)
+
+
+def widened(array: np.ndarray, device: torch.device) -> Tensor:
+    """An array of unsigned integers of 32 bits as a tensor of int64."""
+    return tensor_of(array, device).long() & 0xFFFFFFFF
+
+
+def array_of(tensor: Tensor, dtype: str) -> np.ndarray:
+    """A tensor as an array of unsigned integers of that size."""
+    array: np.ndarray = tensor.cpu().numpy().view(dtype)
+    return array
+
+
+def shift_right(x: Tensor, n: int) -> Tensor:
+    return (x >> n) & ((1 << (64 - n)) - 1) if n else x
+
+
+def mix64(x: Tensor) -> Tensor:
+    x = (x ^ shift_right(x, 30)) * _M1
+    x = (x ^ shift_right(x, 27)) * _M2
+    return x ^ shift_right(x, 31)
+
+
+def extend(chain: Tensor, word: Tensor) -> Tensor:
+    chain = (chain ^ word) * STEP
+    return chain ^ shift_right(chain, 32)
+
+
+def target_hash(targets: Tensor) -> Tensor:
+    return mix64(targets ^ TARGET_SALT)
+
+
+def slot_of(x: Tensor, slots: int) -> Tensor:
+    return shift_right(shift_right(x, 32) * slots, 32)

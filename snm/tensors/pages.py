@@ -1,0 +1,135 @@
+"""Rows of M in pages of bytes, made on a device: the bytes that `snm.kernels.pages.write_pages` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from snm.calibration import CODES_AN_OCTAVE
+from snm.counting import Counts
+from snm.kernels.pages import IN_PAGE, INLINE, LONG, LONG_BYTES, MARK_BITS, SUMMED, WIDE
+from snm.pages import PageWriter, Spread, check_finite
+from snm.tensors.hashing import array_of, shift_right
+from snm.tensors.training import Rows, TensorAdjustment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TensorPageWriter(PageWriter):
+    """Writes the pages of M, which a device makes."""
+
+    rows_at_a_time = 1 << 22
+    adjustment: TensorAdjustment
+
+    def _add(self, part: Counts, advance: Callable[[int], None]) -> None:
+        device = self.adjustment.device
+        rows = Rows.of(part, device)
+        singles = torch.from_numpy(self.singles).to(device)
+        weights = self.adjustment.weigh_rows(rows, singles)
+        check_finite(weights.amax().cpu().numpy())
+        codes = torch.searchsorted(torch.from_numpy(self.middles).to(device), weights)
+        packer = _Packer(rows, codes, len(singles) > 0, int(self.shift), self.code_bytes)
+        values = torch.from_numpy(self.values).to(device).double()
+        data, long_links = packer.pack(values, self.spread, self.n_long)
+        first = packer.first_page
+        self.sizes[first + 1 : first + 1 + len(packer.sizes)] = packer.sizes.cpu().numpy()
+        self._append(
+            data.cpu().numpy(), array_of(long_links, "<u8").astype(self.spread.link_type), *packer.extremes()
+        )  # fmt: skip
+        advance(len(weights))
+
+
+class _Packer:
+    """The pages of some rows: where everything goes, and then the bytes."""
+
+    def __init__(self, rows: Rows, codes: Tensor, singles: bool, shift: int, code_bytes: int) -> None:
+        """`codes`: of the weight of every link. `singles`: rows seen once have no codes."""
+        self.rows, self.codes, self.code_bytes = rows, codes, code_bytes
+        self.lengths = torch.diff(rows.offsets)
+        last_targets = rows.targets[rows.offsets[1:] - 1]
+        self.single = (rows.totals == 1) & singles
+        self.inline = self.single & (last_targets < INLINE)
+        self.long = ~self.single & (self.lengths > IN_PAGE)
+        self.summed = ~self.long & (self.lengths > SUMMED)
+        self.wide = self.single | (last_targets >= 0x10000)
+        link_bytes = torch.where(self.wide, 4, 2) + torch.where(self.single, 0, code_bytes)
+        record = torch.where(self.long, LONG_BYTES, 2 + 4 * self.summed + self.lengths * link_bytes)
+        self.record = torch.where(self.inline, 0, record)
+        self.marks = shift_right(rows.features, shift - MARK_BITS) & ((1 << MARK_BITS) - 1)
+        pages = shift_right(rows.features, shift)
+        self.first_page = int(pages[0])
+        self.page = pages - self.first_page
+        n = int(self.page[-1]) + 1
+        self.rows_of_page = torch.bincount(self.page, minlength=n)
+        there = self.rows_of_page > 0
+        self.sizes = there + 5 * self.rows_of_page
+        self.sizes.index_add_(0, self.page, self.record)
+        starts = torch.cumsum(self.sizes, 0) - self.sizes
+        first_rows = torch.cumsum(self.rows_of_page, 0) - self.rows_of_page
+        before = torch.cumsum(self.record, 0) - self.record
+        self.number = torch.arange(len(self.page), device=pages.device) - first_rows[self.page]  # in its page
+        self.place = before - before[first_rows.clamp(max=len(before) - 1)][self.page]  # of its record after the tail
+        self.start = starts[self.page]
+        self.entry = self.start + 1 + 3 * self.rows_of_page[self.page]
+        self.tail = self.entry + 2 * self.rows_of_page[self.page]
+
+    def extremes(self) -> tuple[int, int, int]:
+        """The most rows of a page, the farthest record, and the rows that have page and mark of the row before."""
+        shadowed = (self.page[1:] == self.page[:-1]) & (self.marks[1:] == self.marks[:-1])
+        farthest = torch.where(self.inline, 0, self.place).amax()
+        return int(self.rows_of_page.amax()), int(farthest), int(shadowed.sum())
+
+    def pack(self, values: Tensor, spread: Spread, long_base: int) -> tuple[Tensor, Tensor]:
+        """The bytes of all pages, and the links of long rows. `values`: what the codes stand for."""
+        rows, of_link = self.rows, self.rows.of_link
+        data = torch.zeros(int(self.sizes.sum()), dtype=torch.uint8, device=values.device)
+        data[self.start] = self.rows_of_page[self.page].to(torch.uint8)
+        _put(data, self.start + 1 + 3 * self.number, self.marks, 3)
+        last_targets = rows.targets[rows.offsets[1:] - 1]
+        _put(data, self.entry + 2 * self.number, torch.where(self.inline, last_targets, INLINE + self.place), 2)
+
+        record = self.tail + self.place
+        told = ~self.inline
+        row_codes = (CODES_AN_OCTAVE * torch.log2(rows.totals.double())).round().long()
+        flags = torch.where(self.long, LONG, self.lengths | torch.where(self.wide, WIDE, 0))
+        _put(data, record[told], row_codes[told], 1)
+        _put(data, record[told] + 1, flags[told], 1)
+
+        sums = torch.zeros(len(rows.features), dtype=torch.float64, device=values.device)
+        sums.index_add_(0, of_link, values[self.codes])
+        sum_bits = sums.float().view(torch.int32).long()
+        long, summed = self.long.nonzero().squeeze(1), self.summed.nonzero().squeeze(1)
+        n_long = self.lengths[long]
+        _put(data, record[long] + 2, n_long, 4)
+        _put(data, record[long] + 6, sum_bits[long], 4)
+        _put(data, record[long] + 10, long_base + torch.cumsum(n_long, 0) - n_long, 6)
+        _put(data, record[summed] + 2, sum_bits[summed], 4)
+
+        links = (~(self.inline | self.long))[of_link].nonzero().squeeze(1)
+        row = of_link[links]
+        number = links - rows.offsets[row]
+        width = torch.where(self.wide[row], 4, 2)
+        first = record[row] + torch.where(self.summed[row], 6, 2)
+        narrow = ~self.wide[row]
+        _put(data, (first + 2 * number)[narrow], rows.targets[links[narrow]], 2)
+        _put(data, (first + 4 * number)[~narrow], rows.targets[links[~narrow]], 4)
+        coded = ~self.single[row]
+        codes = first + width * self.lengths[row] + self.code_bytes * number
+        _put(data, codes[coded], self.codes[links[coded]], self.code_bytes)
+        return data, self._long_links(spread)
+
+    def _long_links(self, spread: Spread) -> Tensor:
+        """Links of long rows: spread target and code, sorted in each row."""
+        links = self.long[self.rows.of_link].nonzero().squeeze(1)
+        factor, mask, bits = int(spread.factor), int(spread.mask), int(spread.code_bits)
+        packed = ((self.rows.targets[links] * factor & mask) << bits) | self.codes[links]
+        packed, order = torch.sort(packed)
+        return packed[torch.argsort(self.rows.of_link[links][order], stable=True)]
+
+
+def _put(data: Tensor, at: Tensor, value: Tensor, size: int) -> None:
+    for i in range(size):
+        data[at + i] = ((value >> (8 * i)) & 255).to(torch.uint8)

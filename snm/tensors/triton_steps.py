@@ -1,0 +1,222 @@
+"""The steps of `snm.tensors.stepping` as three kernels for a GPU, in Triton.
+
+Of a batch the first kernel predicts, the second adds the gradients up slot by slot, the third takes the steps. A
+program has a block of links; what its conjunctions need goes through registers, so that memory sees little more than
+the table, while PyTorch alone writes and reads every hash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+
+from snm.kernels.adjustment import LARGEST_EXPONENT
+from snm.tensors.training import Batch, TensorAdjustment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 128  # links of a program
+
+
+@triton.jit
+def _unsigned(pointer, at, there):
+    return tl.load(pointer + at, mask=there, other=0).to(tl.uint64, bitcast=True)
+
+
+@triton.jit
+def _units(links, stride, at, there):
+    """The hashes of the elementary metafeatures of a block of links."""
+    return (
+        _unsigned(links, at, there), _unsigned(links + stride, at, there), _unsigned(links + 2 * stride, at, there),
+        _unsigned(links + 3 * stride, at, there), _unsigned(links + 4 * stride, at, there),
+    )  # fmt: skip
+
+
+@triton.jit
+def _place(units, lines, codes, stride, at, there, slots, UNITS: tl.constexpr, GROUP: tl.constexpr):
+    """Where the weight of a conjunction lies: UNITS are the bits of what it holds beside the link count."""
+    h = _unsigned(lines + GROUP * stride, at, there)
+    for u in tl.static_range(5):
+        if (UNITS >> u) & 1:
+            h ^= units[u]
+    code = tl.load(codes + GROUP * stride + at, mask=there, other=0)
+    return (((h >> 32) * slots) >> 32).to(tl.int64) ^ code
+
+
+@triton.jit
+def _share(of_link, of_count, stride, at, there, GROUP: tl.constexpr, VARIANT: tl.constexpr, DOUBLED: tl.constexpr):
+    """How much a conjunction weighs. DOUBLED: 1 where link counts are, 2 where feature counts are, 3 for both."""
+    share = tl.full(at.shape, 1.0, tl.float32)
+    if DOUBLED & 1:
+        share *= tl.load(of_link + GROUP * stride + at, mask=there, other=0.0)
+    if DOUBLED & 2:
+        share *= tl.load(of_count + VARIANT * stride + at, mask=there, other=0.0)
+    return share
+
+
+@triton.jit
+def _predict(
+    units, counts, lines_n, codes_n, shares_n, lines_p, codes_p, shares_p, factor_n, factor_p, events, stride,
+    begin, end, table, slots, start, negative, positive, predicted,
+    PLAN: tl.constexpr, COLUMNS: tl.constexpr, DOUBLED: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Both parts of every feature, and their sums by event."""
+    at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < end
+    slots = slots.to(tl.uint64)
+    u = _units(units, stride, at, there)
+    a_n = tl.full((BLOCK,), 0.0, tl.float32) + start
+    a_p = a_n
+    for c in tl.static_range(len(PLAN)):
+        place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+        theta = PLAN[c][3] * tl.load(table + place * COLUMNS, mask=there, other=0.0)
+        a_n += theta * _share(shares_n, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
+        if PLAN[c][1] > 0:
+            place = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+            theta = PLAN[c][3] * tl.load(table + place * COLUMNS, mask=there, other=0.0)
+        a_p += theta * _share(shares_p, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
+    n = tl.load(factor_n + at, mask=there, other=0.0) * tl.exp(tl.minimum(tl.maximum(a_n, -BOUND), BOUND))
+    p = tl.load(factor_p + at, mask=there, other=0.0) * tl.exp(tl.minimum(tl.maximum(a_p, -BOUND), BOUND))
+    tl.store(negative + at - begin, n, mask=there)
+    tl.store(positive + at - begin, p, mask=there)
+    event = tl.load(events + at, mask=there, other=0)
+    tl.atomic_add(predicted + event, p, mask=there & (p > 0), sem="relaxed")
+
+
+@triton.jit
+def _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, GROUP: tl.constexpr):
+    """Whether the two parts have metafeatures of their own in this group."""
+    line_n = tl.load(lines_n + GROUP * stride + at, mask=there, other=0)
+    line_p = tl.load(lines_p + GROUP * stride + at, mask=there, other=0)
+    code_n = tl.load(codes_n + GROUP * stride + at, mask=there, other=0)
+    code_p = tl.load(codes_p + GROUP * stride + at, mask=there, other=0)
+    return (line_n != line_p) | (code_n != code_p)
+
+
+@triton.jit
+def _scatter(
+    units, counts, lines_n, codes_n, shares_n, lines_p, codes_p, shares_p, events, stride, begin, end, slots,
+    negative, positive, predicted, gradient, loss,
+    PLAN: tl.constexpr, DOUBLED: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add the gradients up, slot by slot."""
+    at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < end
+    slots = slots.to(tl.uint64)
+    u = _units(units, stride, at, there)
+    g_n = tl.load(negative + at - begin, mask=there, other=0.0)
+    p = tl.load(positive + at - begin, mask=there, other=0.0)
+    y = tl.load(predicted + tl.load(events + at, mask=there, other=0), mask=there, other=1.0)
+    g_p = tl.where(p > 0, p * (LEAVE_ONE_OUT - 1.0 / y), 0.0)
+    tl.atomic_add(loss, tl.sum((g_n + p * LEAVE_ONE_OUT).to(tl.float64)), sem="relaxed")
+    for c in tl.static_range(len(PLAN)):
+        place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+        n = g_n * _share(shares_n, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
+        p = g_p * _share(shares_p, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
+        if PLAN[c][1] > 0:
+            apart = _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, PLAN[c][1])
+            place_p = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+            tl.atomic_add(gradient + place_p, p, mask=there & apart & (p != 0), sem="relaxed")
+            p = tl.where(apart, 0.0, p)
+        tl.atomic_add(gradient + place, n + p, mask=there & (n + p != 0), sem="relaxed")
+
+
+@triton.jit
+def _step_slots(place, there, gradient, table, rate, COLUMNS: tl.constexpr):
+    """Take the step of each slot, once: who finds its gradient takes it away."""
+    g = tl.atomic_xchg(gradient + place, tl.full(place.shape, 0, tl.int32), mask=there, sem="relaxed")
+    g = g.to(tl.float32, bitcast=True)
+    there = there & (g != 0)
+    slot = table + place * COLUMNS
+    theta = tl.load(slot, mask=there, other=0.0)
+    if COLUMNS == 2:
+        seen = tl.load(slot + 1, mask=there, other=1.0) + g * g
+        tl.store(slot + 1, seen, mask=there)
+        g = g / tl.sqrt(seen)
+    tl.store(slot, theta - rate * g, mask=there)
+
+
+@triton.jit
+def _apply(
+    units, lines_n, codes_n, lines_p, codes_p, factor_p, stride, begin, end, table, slots, gradient, rate,
+    PLAN: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Take the steps."""
+    at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < end
+    slots = slots.to(tl.uint64)
+    u = _units(units, stride, at, there)
+    positive = there & (tl.load(factor_p + at, mask=there, other=0.0) > 0)
+    for c in tl.static_range(len(PLAN)):
+        place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+        _step_slots(place, there, gradient, table, rate, COLUMNS)
+        if PLAN[c][1] > 0:
+            apart = _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, PLAN[c][1])
+            place = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+            _step_slots(place, positive & apart, gradient, table, rate, COLUMNS)
+
+
+class TritonStepper:
+    """See `snm.tensors.stepping.Stepper`."""
+
+    def __init__(self, adjustment: TensorAdjustment, leave_one_out: bool, rate: float) -> None:
+        self.a, self.leave_one_out, self.rate = adjustment, leave_one_out, rate
+        device = adjustment.device
+        self.plan = tuple(
+            (sum(1 << u for u in c.units), c.group, c.variant, float(c.multiplicity)) for c in adjustment.conjunctions
+        )
+        self.gradient = torch.zeros(len(adjustment.table), dtype=torch.int32, device=device)
+        self._loss = torch.zeros(1, dtype=torch.float64, device=device)
+
+    def loss(self) -> float:
+        return float(self._loss)
+
+    def take(self, batch: Batch, sizes: list[int]) -> None:
+        device = self.a.device
+        predicted = torch.zeros(len(batch.ends) - 1, device=device)
+        parts = torch.empty((2, max(1, _most_links(batch, sizes))), device=device)
+        first = 0
+        for size in sizes:
+            self._step(batch, int(batch.ends[first]), int(batch.ends[first + size]), predicted, parts)
+            first += size
+        self._loss -= torch.log(predicted[predicted > 0]).double().sum()
+
+    def _step(self, batch: Batch, begin: int, end: int, predicted: Tensor, parts: Tensor) -> None:
+        if begin == end:
+            return
+        links, n, p = batch.links, batch.at_negative, batch.at_positive
+        negative, positive = parts
+        stride = links.units.stride(0)
+        doubled = (n.shares is not None) + 2 * (links.count_shares is not None)
+        grid = (-(-(end - begin) // BLOCK),)
+        slots, columns = self.a.table.shape
+        none = negative  # never looked at
+        counts = none if links.count_shares is None else links.count_shares
+        shares_n, shares_p = (none if x.shares is None else x.shares for x in (n, p))
+        at_n, at_p = (n.lines, n.codes, shares_n), (p.lines, p.codes, shares_p)
+        fixed: dict[str, Any] = {"PLAN": self.plan, "BLOCK": BLOCK}
+        _predict[grid](
+            links.units, counts, *at_n, *at_p, batch.negative, batch.positive, batch.events, stride, begin, end,
+            self.a.table, slots, self.a.start, negative, positive, predicted,
+            COLUMNS=columns, DOUBLED=doubled, BOUND=LARGEST_EXPONENT, **fixed,
+        )  # fmt: skip
+        _scatter[grid](
+            links.units, counts, *at_n, *at_p, batch.events, stride, begin, end, slots,
+            negative, positive, predicted, self.gradient.view(torch.float32), self._loss,
+            DOUBLED=doubled, LEAVE_ONE_OUT=float(self.leave_one_out), **fixed,
+        )  # fmt: skip
+        if self.rate > 0:
+            _apply[grid](
+                links.units, *at_n[:2], *at_p[:2], batch.positive, stride, begin, end,
+                self.a.table, slots, self.gradient, self.rate, COLUMNS=columns, **fixed,
+            )  # fmt: skip
+
+
+def _most_links(batch: Batch, sizes: list[int]) -> int:
+    """Of one of the batches."""
+    edges = batch.ends[[0, *torch.tensor(sizes).cumsum(0).tolist()]]
+    return int((edges[1:] - edges[:-1]).max())
