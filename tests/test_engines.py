@@ -1,0 +1,423 @@
+"""The GPU engine against the kernels and the oracle: on the CPU device everywhere, on a GPU where there is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import snm
+from snm import calibration, engines, pipeline
+from snm.corpus import Text, draw_sentences, encode_files, sample_sentences
+from snm.counting import Counter, Counts, unigram_counts
+from snm.errors import MissingExtra, SettingsError
+from snm.evaluation import perplexity
+from snm.features import Extractor, feature_family
+from snm.kernels.counting import pack_count, unpack_count
+from snm.metafeatures import MetafeatureSet
+from snm.pages import ARRAYS, Pages, PageWriter
+from snm.pipeline import Settings
+from snm.storage import ModelWriter
+from snm.training import Adjustment, Annotations, TrainingSettings
+from snm.vocabulary import Vocabulary
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train, write_bigrams
+from tests.test_cli import fails
+from tests.test_parity import METAFEATURES, SPECS, WORDS, all_counts, annotated, oracle_counts
+from tests.test_parity import key as oracle_key
+
+torch = pytest.importorskip("torch")
+
+from snm.engines.gpu import GpuEngine  # noqa: E402
+from snm.tensors import counting, stepping, training  # noqa: E402
+from snm.tensors.counting import TensorCounter  # noqa: E402
+from snm.tensors.extraction import TokenBlocks  # noqa: E402
+from snm.tensors.gate import TensorLearner  # noqa: E402
+from snm.tensors.pages import TensorPageWriter  # noqa: E402
+from snm.tensors.training import EventCounts, TensorAdjustment  # noqa: E402
+
+CLASS_SPEC = "ngram(0..2) + class(r=1..3, a=0..1) + class(r=1, s=1..3, a=0, tied) + skip(r=1, s=1, a=0)"
+CLASSES = np.array([0, 1, 2, *(3 + i % 3 for i in range(WORDS - 3))], np.uint16)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> Any:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        if os.environ.get("SNM_TEST_GPU"):
+            pytest.fail("PyTorch finds no GPU")
+        pytest.skip("needs a GPU")
+    return torch.device(request.param)
+
+
+def joined(parts: list[Counts]) -> tuple[np.ndarray, ...]:
+    """Features, totals, lengths of rows, targets and counts of parts put end to end."""
+    lengths = [np.diff(part.offsets) for part in parts]
+    names = ("features", "totals", "targets", "counts")
+    return (*(np.concatenate([getattr(part, name) for part in parts]) for name in names), np.concatenate(lengths))
+
+
+def annotated_on(device: Any, text: Text, extractor: Extractor, chosen: np.ndarray | None = None) -> EventCounts:
+    blocks = TokenBlocks(text.tokens, extractor, device)
+    events = EventCounts(blocks, unigram_counts(text, extractor), chosen)
+    for _ in TensorCounter(blocks, 1 << 30, 3, events=events):
+        pass
+    return events
+
+
+class TestCounting:
+    @pytest.mark.parametrize("spec", [*SPECS, CLASS_SPEC])
+    def test_keys_and_counts_are_the_kernels(self, device: Any, spec: str) -> None:
+        text = random_text(3, 200, WORDS - 2, 30)
+        extractor = extractor_of(spec, text, WORDS, classes=CLASSES if spec == CLASS_SPEC else None)
+        blocks = TokenBlocks(text.tokens, extractor, device)
+        blocks.block = 777
+        for start, stop in blocks.blocks():
+            found = blocks.keys(start, stop).cpu().numpy().view(np.uint64)
+            assert np.array_equal(found, extractor.keys(text.tokens, start, stop))
+        for partitions, prune in ((1, 1), (1, 2), (7, 2)):
+            expected = list(Counter(text, extractor, 1 << 30, prune=prune))
+            counter = TensorCounter(blocks, 1 << 30, partitions, prune=prune)
+            made = list(counter)
+            assert counter.done == pytest.approx(1)
+            assert counter.links == Counter(text, extractor, 1 << 30).links
+            for one, other in zip(joined(expected), joined(made), strict=True):
+                assert np.array_equal(one, other)
+                assert one.dtype == other.dtype
+
+    def test_counts_are_the_oracles(self, device: Any) -> None:
+        text = random_text(4)
+        extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        expected = {
+            (oracle_key(extractor, feature), target): n
+            for feature, row in oracle_counts(text, extractor).items()
+            for target, n in row.items()
+            if feature[1]
+        }
+        features, _, targets, counts, lengths = joined(
+            list(TensorCounter(TokenBlocks(text.tokens, extractor, device), 1 << 30, 2))
+        )
+        pairs = zip(np.repeat(features, lengths).tolist(), targets.tolist(), strict=True)
+        assert dict(zip(pairs, counts.tolist(), strict=True)) == expected
+
+    def test_partitions_follow_the_memory(self) -> None:
+        text = random_text(3, 200, WORDS - 2, 30)
+        blocks = TokenBlocks(text.tokens, extractor_of("snm5", text, 1 << 14), torch.device("cpu"))
+        assert len(TensorCounter(blocks, 1 << 30).ranges) == 1
+        little = TensorCounter(blocks, 200_000)
+        assert len(little.ranges) > 2
+        assert all(little.totals[a:b].sum() * counting.BYTES_A_LINK <= 200_000 or b - a == 1 for a, b in little.ranges)
+
+    def test_parts_are_cut_between_rows(self, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = random_text(3, 200, WORDS - 2, 30)
+        blocks = TokenBlocks(text.tokens, extractor_of("snm5", text, WORDS), device)
+        whole = joined(list(TensorCounter(blocks, 1 << 30)))
+        monkeypatch.setattr(counting, "LINKS_A_PART", 100)
+        parts = list(TensorCounter(blocks, 1 << 30))
+        assert len(parts) > 10
+        assert all(part.offsets[0] == 0 and part.offsets[-1] == len(part.targets) for part in parts)
+        assert all(np.array_equal(a, b) for a, b in zip(whole, joined(parts), strict=True))
+
+    @pytest.mark.parametrize("spec", [SMALL_SKIPS, "snm10-skip"])
+    def test_events_have_the_counts_of_the_kernels(self, device: Any, spec: str) -> None:
+        text = random_text(3, 200, WORDS - 2, 30)
+        extractor = extractor_of(spec, text, WORDS)
+        expected = annotated(text, extractor)
+        events = annotated_on(device, text, extractor)
+        found = events.values[:-1].cpu().numpy().view(np.uint32).reshape(expected.values.shape)
+        assert np.array_equal(found, expected.values)
+        assert events.mean_features(True) == pytest.approx(expected.mean_features(True))
+        assert len(events) == len(expected)
+
+    def test_events_drawn_by_sentence_have_the_counts_of_the_kernels(self, device: Any) -> None:
+        text = random_text(3, 200, WORDS - 2, 30)
+        extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        sample = sample_sentences(text, 500, 1)
+        expected = Annotations(
+            sample, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32)
+        )
+        for _ in Counter(text, extractor, 1 << 30, annotations=expected):
+            pass
+        events = annotated_on(device, text, extractor, draw_sentences(text, 500, 1))
+        assert np.array_equal(events.tokens.host_tokens, sample.tokens)
+        found = events.values[:-1].cpu().numpy().view(np.uint32).reshape(expected.values.shape)
+        assert np.array_equal(found, expected.values)
+
+    def test_packed_counts_are_the_kernels(self) -> None:
+        numbers = [*range(1, 9000), *(2**k + d for k in range(14, 32) for d in (-1, 0, 1, 12345) if 2**k + d < 2**32)]
+        packed = counting.pack_count(torch.tensor(numbers))
+        assert packed.tolist() == [int(pack_count(np.uint32(n))) for n in numbers]
+        unpacked = counting.unpack_count(packed)
+        assert unpacked.tolist() == [int(unpack_count(np.uint32(p))) for p in packed.tolist()]
+
+
+def adjustments(
+    extractor: Extractor, settings: TrainingSettings, device: Any, slots: int = 1 << 20
+) -> tuple[Adjustment, TensorAdjustment]:
+    """The same function, its weights away from zero, for the kernels and on a device."""
+    one, other = Adjustment(extractor, settings, slots), TensorAdjustment(extractor, settings, slots, device)
+    one.start = other.start = -0.7
+    one.table[:, 0] = np.random.default_rng(0).normal(0, 0.1, slots)
+    other.restore(torch.from_numpy(one.weights()).to(device))
+    return one, other
+
+
+NAMES = [f"{len(m.masks())}masks-{m.link_buckets}" for m in METAFEATURES]
+
+
+class TestTraining:
+    @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
+    @pytest.mark.parametrize("metafeatures", METAFEATURES, ids=NAMES)
+    def test_single_steps_are_the_kernels(
+        self, device: Any, metafeatures: MetafeatureSet, loss: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By batches of one event, plain gradient descent is what the kernels do."""
+        monkeypatch.setattr(training, "SMALLEST_BATCH", 1)
+        monkeypatch.setattr(training, "BATCH_SHARE", 1 << 40)
+        text = random_text(5, 5)
+        extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser="sgd", rate=0.02)
+        one, other = adjustments(extractor, settings, device)
+        before = one.weights()
+        losses = [
+            events.train(adjustment, settings, 1, lambda n: None)
+            for events, adjustment in ((annotated(text, extractor), one), (annotated_on(device, text, extractor), other))
+        ]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        moved = one.weights() - before
+        assert np.abs(moved).max() > 0.01
+        assert other.weights().cpu().numpy() - before == pytest.approx(moved, abs=3e-6)
+
+    def test_a_batch_takes_one_step_of_adagrad_by_its_sum(self, device: Any) -> None:
+        text = random_text(6)
+        extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        events = annotated_on(device, text, extractor)
+        tables = {}
+        for optimiser, rate in (("sgd", 1.0), ("adagrad", 0.1)):
+            settings = TrainingSettings(optimiser=optimiser, metafeatures=MetafeatureSet.parse("all"))
+            _, adjustment = adjustments(extractor, settings, device)
+            before = adjustment.weights()
+            stepper = stepping.stepper_for(adjustment, True, rate)
+            stepper.take(events.prepare(adjustment, True, 0, len(events)), [len(events)])
+            tables[optimiser] = before - adjustment.table[:, 0], adjustment.table
+        gradient = tables["sgd"][0]
+        moved, table = tables["adagrad"]
+        assert float(gradient.abs().max()) > 1
+        assert torch.allclose(moved, 0.1 * gradient / torch.sqrt(1 + gradient**2), atol=1e-5)
+        assert torch.allclose(table[:, 1], 1 + gradient**2, rtol=1e-3)
+
+    @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
+    @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
+    @pytest.mark.parametrize("metafeatures", METAFEATURES[:6], ids=NAMES[:6])
+    def test_triton_takes_the_steps_of_plain_pytorch(
+        self, device: Any, metafeatures: MetafeatureSet, loss: str, optimiser: str
+    ) -> None:
+        if device.type != "cuda":
+            pytest.skip("Triton is for GPUs")
+        from snm.tensors.triton_steps import TritonStepper
+
+        text = random_text(7)
+        extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser=optimiser)
+        events = annotated_on(device, text, extractor)
+        made: list[tuple[Any, float]] = []
+        for kind in (stepping.PlainStepper, TritonStepper):
+            _, adjustment = adjustments(extractor, settings, device)
+            stepper = kind(adjustment, loss == "leave-one-out", 0.001 if optimiser == "sgd" else 0.1)
+            prepared = events.prepare(adjustment, loss == "leave-one-out", 0, len(events))
+            stepper.take(prepared, [1, 50, 100, len(events) - 151])
+            made.append((adjustment.table, stepper.loss()))
+        (plain, loss_1), (triton, loss_2) = made
+        assert loss_1 == pytest.approx(loss_2, rel=1e-5)
+        assert torch.allclose(plain, triton, rtol=1e-4, atol=1e-5)
+
+    def test_batches_grow_with_what_was_seen(self) -> None:
+        ranges = list(training._schedule(10_000_000, 8192))
+        assert [start for start, _, _ in ranges] == [0, *(stop for _, stop, _ in ranges[:-1])]
+        assert ranges[-1][1] == 10_000_000
+        assert all(sum(sizes) == stop - start for start, stop, sizes in ranges)
+        sizes = [size for _, _, sizes in ranges for size in sizes]
+        assert sizes[0] == training.SMALLEST_BATCH
+        assert max(sizes) == 8192
+        assert sizes[:-1] == sorted(sizes[:-1])
+
+
+class TestRows:
+    @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
+    @pytest.mark.parametrize("metafeatures", METAFEATURES, ids=NAMES)
+    def test_weights_are_the_kernels(self, device: Any, metafeatures: MetafeatureSet, loss: str) -> None:
+        text = random_text(5)
+        extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        settings = TrainingSettings(metafeatures=metafeatures, loss=loss)
+        one, other = adjustments(extractor, settings, device)
+        assert other.singles() == pytest.approx(one.singles(), rel=1e-6)
+        counts = all_counts(text, extractor)
+        for expected, found in zip(one.weigh(counts), other.weigh(counts), strict=True):
+            assert found == pytest.approx(expected, rel=1e-6)
+
+    @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
+    @pytest.mark.parametrize(("words", "bits"), [(200, 8), (40_000, 8), (40_000, 16), (70_000, 8), (70_000, 16)])
+    def test_pages_are_the_kernels(
+        self, device: Any, words: int, bits: int, loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rows of all kinds: inline, short, summed, long, wide; parts cut anywhere."""
+        random = np.random.default_rng(2)
+        often = [[words - 2, 5, 6, words - 1, 9]] * 30
+        text = text_of([*random.integers(3, words, (300, 20)).tolist(), *often])
+        extractor = extractor_of(SMALL_SKIPS, text, words)
+        counts = all_counts(text, extractor)
+        monkeypatch.setattr(TensorPageWriter, "rows_at_a_time", 500)
+        made = []
+        functions = adjustments(extractor, TrainingSettings(loss=loss), device, 1 << 16)
+        for kind, adjustment in zip((PageWriter, TensorPageWriter), functions, strict=True):
+            with ModelWriter(tmp_path / kind.__name__) as writer:
+                for name, dtype in zip(Counts._fields, ("<u8", "<u4", "<i8", "<u4", "<u4"), strict=True):
+                    writer.array(name, dtype).append(getattr(counts, name))
+                kinds = extractor.layout.type_of(counts.features)[counts.totals == 1]
+                singles = np.bincount(kinds, minlength=len(extractor.spec.types))
+                how = kind(writer, extractor, adjustment, 1).write(
+                    len(counts.features), singles, bits // 8, lambda n: None
+                )
+                writer.close()
+                pages = Pages.open(writer.folder, how, extractor)
+                made.append((how, {name: np.array(getattr(pages, name)) for name in ARRAYS}))
+        (expected_how, expected), (how, found) = made
+        assert how == expected_how
+        assert len(found["long_links"]) > 100
+        for name in ARRAYS:
+            if expected[name].dtype.kind == "f":
+                assert found[name] == pytest.approx(expected[name], rel=1e-5)
+            else:
+                assert found[name].shape == expected[name].shape
+                # weights that lie between two codes may go either way
+                assert np.count_nonzero(found[name] != expected[name]) < 1e-3 * found[name].size + 1
+
+    def test_the_gate_is_numpys(self, device: Any) -> None:
+        random = np.random.default_rng(3)
+        n, slots = 3000, 4
+        sums = random.random((n, slots)).astype(np.float32) * (random.random((n, slots)) < 0.7)
+        sums[:, 0] = 1
+        weights = (sums * random.random((n, slots))).astype(np.float32)
+        events = calibration.Events(
+            random.integers(0, 80, (n, slots)).astype(np.uint8), np.ones((n, slots), np.float32), sums, weights
+        )
+        expected, report = calibration.fit(events, 8)
+        found, other = calibration.fit(events, 8, learner=lambda flat: TensorLearner(flat, events, device))
+        assert report.helps
+        assert other.ungated == pytest.approx(report.ungated, rel=1e-5)
+        assert other.perplexities == pytest.approx(report.perplexities, rel=1e-3)
+        assert found == pytest.approx(expected, abs=0.02)
+
+
+@pytest.fixture
+def on_device(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`engine="gpu"` means this device."""
+    monkeypatch.setattr(engines, "find_gpu", lambda: device)
+    return device
+
+
+@pytest.fixture(scope="module")
+def bigrams(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("bigrams")
+    return write_bigrams(folder / "train.txt", 1, 4000, 300, 6), write_bigrams(folder / "test.txt", 2, 300, 300, 6)
+
+
+@feature_family("before_last", span=2)
+def before_last(vocabulary: Vocabulary) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def keys(tokens: np.ndarray, position: np.ndarray) -> np.ndarray:
+        made = np.zeros((1, len(tokens)), np.uint64)
+        made[0, 2:] = np.where(position[2:] > 1, tokens[:-2].astype(np.uint64) + np.uint64(1), np.uint64(0))
+        return made
+
+    return keys
+
+
+class TestPipeline:
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            Settings(features="snm5", threads=1),
+            Settings(features=SMALL_SKIPS, threads=1, partitions=3, weight_bits=16),
+            Settings(features="snm3", threads=1, training=TrainingSettings(passes=3, events=20_000), prune=1),
+            Settings(features="snm3", threads=1, training=TrainingSettings(loss="poisson", optimiser="sgd")),
+            Settings(features="snm3", threads=1, training=TrainingSettings(loss="multinomial")),
+            Settings(features="small", threads=1, classes=8, closed=True),
+        ],
+        ids=["snm5", "skips", "passes", "sgd", "multinomial", "small"],
+    )
+    def test_models_are_alike(
+        self, on_device: Any, settings: Settings, bigrams: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        found = {}
+        for engine in ("cpu", "gpu"):
+            model = train(bigrams[0], tmp_path / engine, replace(settings, engine=engine))
+            found[engine] = model, perplexity(model, encode_files(bigrams[1], model.vocabulary)).ppl
+        (cpu, expected), (gpu, ppl) = found["cpu"], found["gpu"]
+        assert ppl == pytest.approx(expected, rel=0.005)
+        assert {k: cpu.manifest[k] for k in ("rows", "links")} == {k: gpu.manifest[k] for k in ("rows", "links")}
+        assert cpu.manifest.keys() == gpu.manifest.keys()
+        assert gpu.manifest["files"].keys() == cpu.manifest["files"].keys()
+
+    def test_counts_of_a_baseline_are_the_same_bytes(
+        self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        files = [
+            train(bigrams[0], tmp_path / engine, Settings(model="kn", threads=1, engine=engine)).manifest["files"]
+            for engine in ("cpu", "gpu")
+        ]
+        assert files[0] == files[1]
+
+    def test_families_of_features(self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path) -> None:
+        settings = Settings(features="ngram(0..2) + family(before_last)", threads=1)
+        cpu, gpu = (train(bigrams[0], tmp_path / e, replace(settings, engine=e)) for e in ("cpu", "gpu"))
+        assert cpu.manifest["links"] == gpu.manifest["links"]
+
+    def test_events_that_fit_the_card_are_learned_from(
+        self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(GpuEngine, "_memory", lambda self: (1 << 19, 1 << 20))
+        said: list[str] = []
+        settings = Settings(features="snm5", threads=1, engine="gpu")
+        pipeline.train(bigrams[0], tmp_path / "m", settings, notify=said.append)
+        assert any("learned from about 26,214 tokens drawn by sentence" in line for line in said)
+
+
+class TestChoice:
+    def test_no_gpu_is_told_in_a_line(self, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        line = fails("train", corpus_file, "-o", tmp_path / "m", "--engine", "gpu")
+        assert "engine gpu: PyTorch finds no GPU here; take --engine cpu, or leave it out" in line
+        monkeypatch.setattr(engines, "find_spec", lambda name: None)
+        with pytest.raises(MissingExtra, match="the GPU engine"):
+            engines.find_gpu()
+        with pytest.raises(SettingsError, match="engine 'tpu' is not known; expected one of auto, cpu, gpu"):
+            Settings(engine="tpu")
+
+    @pytest.mark.parametrize(
+        ("engine", "tokens", "there", "name"),
+        [
+            ("auto", 10**9, True, "gpu"),
+            ("auto", 10**9, False, "cpu"),
+            ("auto", 1000, True, "cpu"),
+            ("cpu", 10**9, True, "cpu"),
+            ("gpu", 1000, True, "gpu"),
+        ],
+    )
+    def test_auto_picks(
+        self, engine: str, tokens: int, there: bool, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engines, "has_gpu", lambda: there)
+        monkeypatch.setattr(engines, "find_gpu", lambda: torch.device("cpu"))
+        made: Any = engines.make(Settings(engine=engine), tokens, snm.progress.silent, lambda message: None)
+        assert made.name == name
+        assert engines.device_of(engine) == "cpu"
+
+    def test_has_gpu_is_pytorchs_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        library: Callable[[str], object] = lambda name: object()  # noqa: E731
+        monkeypatch.setattr(engines.ctypes, "CDLL", library)
+        for there in (True, False):
+            monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+            assert engines.has_gpu() is there
