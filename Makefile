@@ -1,5 +1,6 @@
 # make demo    train on the English that Python carries, and show what came out
 # make test    run every test
+# make test-gpu  the tests of the GPU engine and of the neural models on a GPU; fails where there is none
 # make bench   measure speed, memory and size on CORPUS (a folder of text), with KenLM's programs in KENLM or on the PATH
 # make check   format, lint, types and tests: what a change has to pass
 # Each creates its own environment in .venv the first time.
@@ -10,13 +11,16 @@ BIN := $(VENV)/bin
 # without the setting, `import snm` finds the checkout instead of the package from the folder above it
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test bench lint types format check docs clean
+.PHONY: demo test test-gpu bench lint types format check docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/snm demo
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/installed-dev
+	SNM_TEST_GPU=1 $(BIN)/python -m pytest -k "cuda or gpu" tests/test_engines.py tests/test_neural.py
 
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet kenlm

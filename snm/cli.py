@@ -609,6 +609,8 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
 @click.option("--events", type=Number(1), default=1 << 32, help="Train SNM on about so many events.  [default: all]")
 @click.option("--take", multiple=True, metavar="FOLDER",
               help="Take models that are missing from the results of another run, such as one on a GPU.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="MODEL",
+              help="Train this model and make no table: its results are for --take elsewhere.")  # fmt: skip
 @click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
 @click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for counting.")
 @threads_option
@@ -621,6 +623,7 @@ def reproduce(
     prune: int,
     events: int,
     take: tuple[str, ...],
+    only: tuple[str, ...],
     keep_models: bool,
     memory: int,
     threads: int | None,
@@ -644,6 +647,9 @@ def reproduce(
     )
     for other in take:
         work.take(Path(other))
+    if only:
+        work.train_only(only, tables)
+        return
     for name in tables:
         rows = work.table(name)
         text = markdown(name, work.corpus.name + work.limits, rows)

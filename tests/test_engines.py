@@ -23,7 +23,7 @@ from snm.metafeatures import MetafeatureSet
 from snm.pages import ARRAYS, Pages, PageWriter
 from snm.pipeline import Settings
 from snm.storage import ModelWriter
-from snm.training import Adjustment, Annotations, TrainingSettings
+from snm.training import Adjustment, AdjustmentFunction, Annotations, TrainingSettings
 from snm.vocabulary import Vocabulary
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train, write_bigrams
 from tests.test_cli import fails
@@ -175,6 +175,8 @@ class TestTraining:
         self, device: Any, metafeatures: MetafeatureSet, loss: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By batches of one event, plain gradient descent is what the kernels do."""
+        if device.type == "cuda" and len(metafeatures.masks()) > 40:
+            pytest.skip("Triton takes minutes to compile so many")
         monkeypatch.setattr(training, "SMALLEST_BATCH", 1)
         monkeypatch.setattr(training, "BATCH_SHARE", 1 << 40)
         text = random_text(5, 5)
@@ -184,7 +186,10 @@ class TestTraining:
         before = one.weights()
         losses = [
             events.train(adjustment, settings, 1, lambda n: None)
-            for events, adjustment in ((annotated(text, extractor), one), (annotated_on(device, text, extractor), other))
+            for events, adjustment in (
+                (annotated(text, extractor), one),
+                (annotated_on(device, text, extractor), other),
+            )
         ]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
         moved = one.weights() - before
@@ -211,9 +216,9 @@ class TestTraining:
 
     @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
-    @pytest.mark.parametrize("metafeatures", METAFEATURES[:6], ids=NAMES[:6])
+    @pytest.mark.parametrize("buckets", ["single half", "single double", "double double"])
     def test_triton_takes_the_steps_of_plain_pytorch(
-        self, device: Any, metafeatures: MetafeatureSet, loss: str, optimiser: str
+        self, device: Any, buckets: str, loss: str, optimiser: str
     ) -> None:
         if device.type != "cuda":
             pytest.skip("Triton is for GPUs")
@@ -221,6 +226,7 @@ class TestTraining:
 
         text = random_text(7)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        metafeatures = MetafeatureSet.parse("lean, target, feature-count+link-count", *buckets.split())
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser=optimiser)
         events = annotated_on(device, text, extractor)
         made: list[tuple[Any, float]] = []
@@ -271,8 +277,9 @@ class TestRows:
         counts = all_counts(text, extractor)
         monkeypatch.setattr(TensorPageWriter, "rows_at_a_time", 500)
         made = []
-        functions = adjustments(extractor, TrainingSettings(loss=loss), device, 1 << 16)
-        for kind, adjustment in zip((PageWriter, TensorPageWriter), functions, strict=True):
+        one, other = adjustments(extractor, TrainingSettings(loss=loss), device, 1 << 16)
+        adjustment: AdjustmentFunction
+        for kind, adjustment in ((PageWriter, one), (TensorPageWriter, other)):
             with ModelWriter(tmp_path / kind.__name__) as writer:
                 for name, dtype in zip(Counts._fields, ("<u8", "<u4", "<i8", "<u4", "<u4"), strict=True):
                     writer.array(name, dtype).append(getattr(counts, name))
@@ -417,7 +424,7 @@ class TestChoice:
 
     def test_has_gpu_is_pytorchs_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
         library: Callable[[str], object] = lambda name: object()  # noqa: E731
-        monkeypatch.setattr(engines.ctypes, "CDLL", library)
+        monkeypatch.setattr("ctypes.CDLL", library)
         for there in (True, False):
             monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
             assert engines.has_gpu() is there

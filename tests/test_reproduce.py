@@ -68,9 +68,19 @@ def test_networks_are_left_out_where_they_cannot_be_trained(
     monkeypatch.setattr("snm.reproduce.speed", lambda path, text: 1000.0)
     said: list[str] = []
     rows = Workspace(tmp_path / "w", corpus, notify=said.append).table("table3")
-    assert [row["model"] for row in rows] == ["KN5", "SBO", "SNM5-skip", "SNM10-skip"]
+    assert [row["model"] for row in rows] == [
+        "KN5", "SBO", "SNM5-skip", "SNM10-skip", "SNM10-skip, our estimation",
+    ]  # fmt: skip
     (line,) = [line for line in said if "left out" in line]
     assert "hsme5, lstm1024, rnn1024, rnn256, rnn512: PyTorch is not installed" in line
+
+
+def test_some_models_alone(corpus: Path, tmp_path: Path) -> None:
+    work = Workspace(tmp_path / "w", corpus)
+    work.train_only(["kn5"], ["table1"])
+    assert work.figures.keys() == {"corpus", "kn5"}
+    with pytest.raises(SettingsError, match="no model 'rnn256' in these tables; expected some of .*kn8"):
+        work.train_only(["rnn256"], ["table1"])
 
 
 def test_results_of_another_run_are_taken(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:

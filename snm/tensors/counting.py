@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from snm.counting import Counts, least_counts, partition_ranges
+from snm.errors import SettingsError
 from snm.kernels.counting import PACKED_EXACTLY
 from snm.progress import Progress, silent
 from snm.tensors.extraction import TokenBlocks
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from snm.tensors.training import EventCounts
 
-BYTES_A_LINK = 80  # of a partition while it is sorted and counted
+BYTES_A_LINK = 128  # of a partition while it is sorted and counted
 LINKS_A_PART = 1 << 24  # handed out together
 MOST_LINKS = (1 << 31) - 1  # of a partition: beyond, PyTorch's sort gives up
 
@@ -68,7 +69,13 @@ class TensorCounter:
         for number, (first, last) in enumerate(self.ranges, 1):
             label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
             size = int(self.totals[first:last].sum())
-            made = self._count(first, last, size, label)
+            try:
+                made = self.count(first, last, label)
+            except torch.OutOfMemoryError as error:
+                raise SettingsError(
+                    f"the GPU's memory is too small for {size:,} links at once, beside what else is on it; "
+                    f"ask for more than {len(self.ranges)} partitions (--partitions)"
+                ) from error
             self.done += size / max(1, self.links)
             yield from _parts(made)
 
@@ -97,8 +104,9 @@ class TensorCounter:
                 bar(stop - start)
         return links, buckets, origins
 
-    def _count(self, first: int, last: int, size: int, label: str) -> tuple[Tensor, ...]:
-        """Features, totals, first links, targets and counts of the rows of a partition that are kept."""
+    def count(self, first: int, last: int, label: str) -> tuple[Tensor, ...]:
+        """Features, totals, first links, targets and counts of the rows of the buckets [first, last) that are kept."""
+        size = int(self.totals[first:last].sum())
         links, buckets, origins = self._collect(first, last, size, label)
         links, order = torch.sort(links ^ SMALLEST)  # the sort takes them for signed
         if last - first > 1:
