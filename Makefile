@@ -48,12 +48,14 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 # PyTorch is named by its release, so that a build for the CPU that is at hand is taken; without it the tests of
-# the neural models are skipped
+# the neural models and of the GPU engine are skipped, without Triton those of its kernels
 TORCH ?= torch==2.13.0
+TRITON ?= triton
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet $(EDITABLE) '.[dev]'
-	$(BIN)/pip install --quiet '$(TORCH)' || echo "no $(TORCH) for this machine: the neural models are not tested"
+	$(BIN)/pip install --quiet '$(TORCH)' || echo "no $(TORCH) here: neural models and the GPU engine are not tested"
+	$(BIN)/pip install --quiet '$(TRITON)' || echo "no $(TRITON) for this machine: the GPU's kernels are not tested"
 	touch $@
 
 clean:

@@ -27,10 +27,12 @@ from snm.training import Adjustment, AdjustmentFunction, Annotations, TrainingSe
 from snm.vocabulary import Vocabulary
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train, write_bigrams
 from tests.test_cli import fails
-from tests.test_parity import METAFEATURES, SPECS, WORDS, all_counts, annotated, oracle_counts
+from tests.test_parity import METAFEATURES, WORDS, all_counts, annotated, oracle_counts
 from tests.test_parity import key as oracle_key
 
 torch = pytest.importorskip("torch")
+if not engines.has_gpu():
+    os.environ["TRITON_INTERPRET"] = "1"  # its kernels run in Python; said before they are imported
 
 from snm.engines.gpu import GpuEngine  # noqa: E402
 from snm.tensors import counting, stepping, training  # noqa: E402
@@ -53,6 +55,13 @@ def device(request: pytest.FixtureRequest) -> Any:
     return torch.device(request.param)
 
 
+@pytest.fixture
+def with_triton(device: Any) -> Any:
+    """The device, where Triton is there to run its kernels, on a CPU slowly."""
+    pytest.importorskip("triton", reason="needs Triton")
+    return device
+
+
 def joined(parts: list[Counts]) -> tuple[np.ndarray, ...]:
     """Features, totals, lengths of rows, targets and counts of parts put end to end."""
     lengths = [np.diff(part.offsets) for part in parts]
@@ -69,16 +78,16 @@ def annotated_on(device: Any, text: Text, extractor: Extractor, chosen: np.ndarr
 
 
 class TestCounting:
-    @pytest.mark.parametrize("spec", [*SPECS, CLASS_SPEC])
+    @pytest.mark.parametrize("spec", [SMALL_SKIPS, "snm5-skip-only", "snm10-skip", CLASS_SPEC])
     def test_keys_and_counts_are_the_kernels(self, device: Any, spec: str) -> None:
-        text = random_text(3, 200, WORDS - 2, 30)
+        text = random_text(3, 100, WORDS - 2, 30)
         extractor = extractor_of(spec, text, WORDS, classes=CLASSES if spec == CLASS_SPEC else None)
         blocks = TokenBlocks(text.tokens, extractor, device)
         blocks.block = 777
         for start, stop in blocks.blocks():
             found = blocks.keys(start, stop).cpu().numpy().view(np.uint64)
             assert np.array_equal(found, extractor.keys(text.tokens, start, stop))
-        for partitions, prune in ((1, 1), (1, 2), (7, 2)):
+        for partitions, prune in ((1, 1), (3, 2)):
             expected = list(Counter(text, extractor, 1 << 30, prune=prune))
             counter = TensorCounter(blocks, 1 << 30, partitions, prune=prune)
             made = list(counter)
@@ -87,6 +96,16 @@ class TestCounting:
             for one, other in zip(joined(expected), joined(made), strict=True):
                 assert np.array_equal(one, other)
                 assert one.dtype == other.dtype
+
+    @pytest.mark.parametrize("spec", [SMALL_SKIPS, CLASS_SPEC])
+    def test_triton_makes_the_keys_of_the_kernels(self, with_triton: Any, spec: str) -> None:
+        text = random_text(3, 20, WORDS - 2, 30)
+        extractor = extractor_of(spec, text, WORDS, classes=CLASSES if spec == CLASS_SPEC else None)
+        blocks = TokenBlocks(text.tokens, extractor, with_triton)
+        blocks.block, blocks.triton = 150, True
+        for start, stop in blocks.blocks():
+            found = blocks.keys(start, stop).cpu().numpy().view(np.uint64)
+            assert np.array_equal(found, extractor.keys(text.tokens, start, stop))
 
     def test_counts_are_the_oracles(self, device: Any) -> None:
         text = random_text(4)
@@ -184,17 +203,14 @@ class TestTraining:
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser="sgd", rate=0.02)
         one, other = adjustments(extractor, settings, device)
         before = one.weights()
-        losses = [
-            events.train(adjustment, settings, 1, lambda n: None)
-            for events, adjustment in (
-                (annotated(text, extractor), one),
-                (annotated_on(device, text, extractor), other),
-            )
-        ]
+        losses = (
+            annotated(text, extractor).train(one, settings, 1, lambda n: None),
+            annotated_on(device, text, extractor).train(other, settings, 1, lambda n: None),
+        )
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
         moved = one.weights() - before
         assert np.abs(moved).max() > 0.01
-        assert other.weights().cpu().numpy() - before == pytest.approx(moved, abs=3e-6)
+        assert np.abs(other.weights().cpu().numpy() - before - moved).max() < 3e-6
 
     def test_a_batch_takes_one_step_of_adagrad_by_its_sum(self, device: Any) -> None:
         text = random_text(6)
@@ -216,25 +232,23 @@ class TestTraining:
 
     @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
-    @pytest.mark.parametrize("buckets", ["single half", "single double", "double double"])
+    @pytest.mark.parametrize("buckets", [("single", "half"), ("single", "double"), ("double", "double")])
     def test_triton_takes_the_steps_of_plain_pytorch(
-        self, device: Any, buckets: str, loss: str, optimiser: str
+        self, with_triton: Any, buckets: tuple[str, str], loss: str, optimiser: str
     ) -> None:
-        if device.type != "cuda":
-            pytest.skip("Triton is for GPUs")
         from snm.tensors.triton_steps import TritonStepper
 
-        text = random_text(7)
+        text = random_text(7, 8)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
-        metafeatures = MetafeatureSet.parse("lean, target, feature-count+link-count", *buckets.split())
+        metafeatures = MetafeatureSet.parse("lean, target, feature-count+link-count", *buckets)
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser=optimiser)
-        events = annotated_on(device, text, extractor)
+        events = annotated_on(with_triton, text, extractor)
         made: list[tuple[Any, float]] = []
         for kind in (stepping.PlainStepper, TritonStepper):
-            _, adjustment = adjustments(extractor, settings, device)
+            _, adjustment = adjustments(extractor, settings, with_triton)
             stepper = kind(adjustment, loss == "leave-one-out", 0.001 if optimiser == "sgd" else 0.1)
             prepared = events.prepare(adjustment, loss == "leave-one-out", 0, len(events))
-            stepper.take(prepared, [1, 50, 100, len(events) - 151])
+            stepper.take(prepared, [1, 20, len(events) - 21])
             made.append((adjustment.table, stepper.loss()))
         (plain, loss_1), (triton, loss_2) = made
         assert loss_1 == pytest.approx(loss_2, rel=1e-5)
@@ -262,7 +276,7 @@ class TestRows:
         assert other.singles() == pytest.approx(one.singles(), rel=1e-6)
         counts = all_counts(text, extractor)
         for expected, found in zip(one.weigh(counts), other.weigh(counts), strict=True):
-            assert found == pytest.approx(expected, rel=1e-6)
+            assert np.allclose(found, expected, rtol=1e-6, atol=0)
 
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
     @pytest.mark.parametrize(("words", "bits"), [(200, 8), (40_000, 8), (40_000, 16), (70_000, 8), (70_000, 16)])
@@ -296,7 +310,7 @@ class TestRows:
         assert len(found["long_links"]) > 100
         for name in ARRAYS:
             if expected[name].dtype.kind == "f":
-                assert found[name] == pytest.approx(expected[name], rel=1e-5)
+                assert np.allclose(found[name], expected[name], rtol=1e-5, atol=0)
             else:
                 assert found[name].shape == expected[name].shape
                 # weights that lie between two codes may go either way
@@ -329,7 +343,7 @@ def on_device(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture(scope="module")
 def bigrams(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("bigrams")
-    return write_bigrams(folder / "train.txt", 1, 4000, 300, 6), write_bigrams(folder / "test.txt", 2, 300, 300, 6)
+    return write_bigrams(folder / "train.txt", 1, 1500, 100, 6), write_bigrams(folder / "test.txt", 2, 300, 100, 6)
 
 
 @feature_family("before_last", span=2)
@@ -348,7 +362,7 @@ class TestPipeline:
         [
             Settings(features="snm5", threads=1),
             Settings(features=SMALL_SKIPS, threads=1, partitions=3, weight_bits=16),
-            Settings(features="snm3", threads=1, training=TrainingSettings(passes=3, events=20_000), prune=1),
+            Settings(features="snm3", threads=1, training=TrainingSettings(passes=3, events=8_000), prune=1),
             Settings(features="snm3", threads=1, training=TrainingSettings(loss="poisson", optimiser="sgd")),
             Settings(features="snm3", threads=1, training=TrainingSettings(loss="multinomial")),
             Settings(features="small", threads=1, classes=8, closed=True),
@@ -360,7 +374,7 @@ class TestPipeline:
     ) -> None:
         found = {}
         for engine in ("cpu", "gpu"):
-            model = train(bigrams[0], tmp_path / engine, replace(settings, engine=engine))
+            model = train(bigrams[0], tmp_path / engine, replace(settings, engine=engine), dev=bigrams[1])
             found[engine] = model, perplexity(model, encode_files(bigrams[1], model.vocabulary)).ppl
         (cpu, expected), (gpu, ppl) = found["cpu"], found["gpu"]
         assert ppl == pytest.approx(expected, rel=0.005)
@@ -385,11 +399,11 @@ class TestPipeline:
     def test_events_that_fit_the_card_are_learned_from(
         self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(GpuEngine, "_memory", lambda self: (1 << 19, 1 << 20))
+        monkeypatch.setattr(GpuEngine, "_memory", lambda self: (1 << 22, 1 << 18))
         said: list[str] = []
         settings = Settings(features="snm5", threads=1, engine="gpu")
         pipeline.train(bigrams[0], tmp_path / "m", settings, notify=said.append)
-        assert any("learned from about 26,214 tokens drawn by sentence" in line for line in said)
+        assert any("learned from about 6,553 tokens drawn by sentence" in line for line in said)
 
 
 class TestChoice:

@@ -79,7 +79,7 @@ def test_some_models_alone(corpus: Path, tmp_path: Path) -> None:
     work = Workspace(tmp_path / "w", corpus)
     work.train_only(["kn5"], ["table1"])
     assert work.figures.keys() == {"corpus", "kn5"}
-    with pytest.raises(SettingsError, match="no model 'rnn256' in these tables; expected some of .*kn8"):
+    with pytest.raises(SettingsError, match=r"no model 'rnn256' in these tables; expected some of .*kn8"):
         work.train_only(["rnn256"], ["table1"])
 
 

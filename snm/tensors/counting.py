@@ -180,7 +180,7 @@ def _parts(made: tuple[Tensor, ...]) -> Iterator[Counts]:
         yield Counts(
             array_of(features[row:end], "<u8"),
             array_of(totals[row:end], "<u4"),
-            (offsets[row : end + 1] - first).cpu().numpy(),
+            array_of(offsets[row : end + 1] - first, "<i8"),
             array_of(targets[first:last], "<u4"),
             array_of(counts[first:last], "<u4"),
         )

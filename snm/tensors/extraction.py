@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,13 +24,14 @@ class TokenBlocks:
         self.extractor, self.device = extractor, device
         self.host_tokens = tokens
         self.tokens = tensor_of(tokens, device)
-        self.classes = None
+        self.by_class = self.tokens
         if extractor.spec.has_classes and extractor.classes is not None:
-            self.classes = torch.from_numpy(extractor.classes.astype(np.int64)).to(device)
-        table = extractor.slot_table
-        self._slots = [[signed(int(number)) for number in row] for row in table]
-        self._orders = max(max(row[0], row[2]) for row in self._slots) + 1
+            self.by_class = tensor_of(extractor.classes[tokens].astype(np.uint32), device)
+        self.positions = self._locate()
+        self._slots = tensor_of(extractor.slot_table, device)
+        self._orders = int(max(extractor.slot_table[:, 0].max(), extractor.slot_table[:, 2].max())) + 1
         self.block = max(1, KEYS_A_BLOCK // extractor.n_slots)
+        self.triton = device.type == "cuda" and find_spec("triton") is not None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -37,37 +39,47 @@ class TokenBlocks:
     def blocks(self) -> list[tuple[int, int]]:
         return [(k, min(k + self.block, len(self))) for k in range(0, len(self), self.block)]
 
+    def _locate(self) -> Tensor:
+        """Distance of each token to its `<S>`; -1 where there is no event. (tokens,) int32"""
+        vocabulary = self.extractor.vocabulary
+        places = torch.arange(len(self.tokens), device=self.device)
+        begins = torch.cummax(torch.where(self.tokens == vocabulary.begin, places, 0), 0).values
+        distance = (places - begins).int()
+        return torch.where(self.tokens == vocabulary.never_a_target, -1, distance)
+
     def keys(self, start: int, stop: int) -> Tensor:
         """Keys of the events whose targets are tokens[start:stop], the empty feature's too. (slots, stop - start)"""
-        begin = max(0, start - self.extractor.span)
-        block, first = self.tokens[begin:stop].long(), start - begin
-        position = self._locate(block, first)
-        chains = self._chains(block)
-        by_class = chains if self.classes is None else self._chains(self.classes[block])
-        nearest = [chain * REMOTE for chain in chains]
         keys = torch.empty((self.extractor.n_slots, stop - start), dtype=torch.int64, device=self.device)
         hash_mask = signed(self.extractor.layout.hash_mask)
-        for q, (r, s, a, of_classes, salt, tag, group) in enumerate(self._slots):
-            if r + a == 0:
-                keys[q] = (position > 0).long()
-                continue
-            far = (by_class if of_classes else chains)[r]
-            mixed = mix64(nearest[a][first:] ^ _shifted(far, s + a)[first:] ^ salt)
-            keys[q] = torch.where(position >= r + s + a, (mixed & hash_mask) | tag, 0)
-            for p in range(group, q):
-                keys[q] *= keys[p] != keys[q]
+        if self.triton:
+            from snm.tensors.triton_keys import extract
+
+            extract(self.tokens, self.by_class, self.positions, self._slots, start, stop, hash_mask, keys)
+        else:
+            self._fill(keys, start, stop, hash_mask)
         if self.extractor.has_families:
             own = len(self._slots)
             keys[own:] = tensor_of(self.extractor.keys(self.host_tokens, start, stop)[own:], self.device)
         return keys
 
-    def _locate(self, block: Tensor, first: int) -> Tensor:
-        """Distance of each token to its `<S>`, or to the block's first token; -1 where there is no event."""
-        vocabulary = self.extractor.vocabulary
-        places = torch.arange(len(block), device=self.device)
-        begins = torch.cummax(torch.where(block == vocabulary.begin, places, 0), 0).values
-        distance = (places - begins)[first:]
-        return torch.where(block[first:] == vocabulary.never_a_target, -1, distance)
+    def _fill(self, keys: Tensor, start: int, stop: int, hash_mask: int) -> None:
+        """The keys of all slots but families', slot by slot."""
+        begin = max(0, start - self.extractor.span)
+        first, position = start - begin, self.positions[start:stop]
+        chains = self._chains(self.tokens[begin:stop].long())
+        of_classes = chains
+        if self.by_class is not self.tokens:
+            of_classes = self._chains(self.by_class[begin:stop].long())
+        nearest = [chain * REMOTE for chain in chains]
+        for q, (r, s, a, by_class, salt, tag, group) in enumerate(self._slots.tolist()):
+            if r + a == 0:
+                keys[q] = position > 0
+                continue
+            far = (of_classes if by_class else chains)[r]
+            mixed = mix64(nearest[a][first:] ^ _shifted(far, s + a)[first:] ^ salt)
+            keys[q] = torch.where(position >= r + s + a, (mixed & hash_mask) | tag, 0)
+            for p in range(group, q):
+                keys[q] *= keys[p] != keys[q]
 
     def _chains(self, block: Tensor) -> list[Tensor]:
         """chains[n][k]: the chain of the n tokens before k, nearest first."""

@@ -37,7 +37,7 @@ class TensorPageWriter(PageWriter):
         first = packer.first_page
         self.sizes[first + 1 : first + 1 + len(packer.sizes)] = packer.sizes.cpu().numpy()
         self._append(
-            data.cpu().numpy(), array_of(long_links, "<u8").astype(self.spread.link_type), *packer.extremes()
+            array_of(data, "|u1"), array_of(long_links, "<u8").astype(self.spread.link_type), *packer.extremes()
         )  # fmt: skip
         advance(len(weights))
 

@@ -111,7 +111,7 @@ def _scatter(
     g_n = tl.load(negative + at - begin, mask=there, other=0.0)
     p = tl.load(positive + at - begin, mask=there, other=0.0)
     y = tl.load(predicted + tl.load(events + at, mask=there, other=0), mask=there, other=1.0)
-    g_p = tl.where(p > 0, p * (LEAVE_ONE_OUT - 1.0 / y), 0.0)
+    g_p = tl.where(p > 0, p * (LEAVE_ONE_OUT - 1.0 / tl.where(p > 0, y, 1.0)), 0.0)
     tl.atomic_add(loss, tl.sum((g_n + p * LEAVE_ONE_OUT).to(tl.float64)), sem="relaxed")
     for c in tl.static_range(len(PLAN)):
         place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
