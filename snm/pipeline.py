@@ -145,7 +145,7 @@ def train(
         neural.require_torch()  # a mistake is told before the work begins
     if settings.engine == "gpu":
         engines.find_gpu()
-    with ModelWriter(output, overwrite) as writer:
+    with engines.memory_watched(), ModelWriter(output, overwrite) as writer:
         run = _Run(settings, spec, writer, progress, notify)
         run.read(sources, dev)
         if settings.model in NEURAL:

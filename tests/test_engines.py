@@ -405,6 +405,18 @@ class TestPipeline:
         pipeline.train(bigrams[0], tmp_path / "m", settings, notify=said.append)
         assert any("learned from about 6,553 tokens drawn by sentence" in line for line in said)
 
+    def test_a_card_that_is_full_is_told_in_a_line(
+        self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: Any) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.48 GiB")
+
+        monkeypatch.setattr(TensorCounter, "count", full)
+        settings = Settings(features="snm3", threads=1, engine="gpu")
+        with pytest.raises(SettingsError, match="the GPU's memory is used up; take more --partitions"):
+            pipeline.train(bigrams[0], tmp_path / "m", settings)
+        assert not list(tmp_path.iterdir())
+
 
 class TestChoice:
     def test_no_gpu_is_told_in_a_line(self, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

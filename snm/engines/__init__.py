@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -77,6 +79,19 @@ def has_gpu() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+@contextmanager
+def memory_watched() -> Iterator[None]:
+    """A GPU whose memory is used up is told in a line."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError":  # PyTorch's: it may not be there to be named
+            raise
+        raise SettingsError(
+            "the GPU's memory is used up; take more --partitions, fewer --events or --slots, or --engine cpu"
+        ) from error
 
 
 def find_gpu() -> Any:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from snm.counting import Counts, least_counts, partition_ranges
-from snm.errors import SettingsError
 from snm.kernels.counting import PACKED_EXACTLY
 from snm.progress import Progress, silent
 from snm.tensors.extraction import TokenBlocks
@@ -69,13 +68,7 @@ class TensorCounter:
         for number, (first, last) in enumerate(self.ranges, 1):
             label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
             size = int(self.totals[first:last].sum())
-            try:
-                made = self.count(first, last, label)
-            except torch.OutOfMemoryError as error:
-                raise SettingsError(
-                    f"the GPU's memory is too small for {size:,} links at once, beside what else is on it; "
-                    f"ask for more than {len(self.ranges)} partitions (--partitions)"
-                ) from error
+            made = self.count(first, last, label)
             self.done += size / max(1, self.links)
             yield from _parts(made)
 
