@@ -297,10 +297,10 @@ class SnmModel(RowModel):
         from snm.kernels import gating, pages
 
         found = pages.find(keys, np.array([word], np.uint32), self.pages)
-        scale = np.ones((1, len(keys)), np.float32)
+        scale = np.ones((len(keys), 1), np.float32)
         if len(self.gate.bias):
             gating.gate_events(found, self._folded, scale)
-        return found, scale[0].astype(np.float64)
+        return found, scale[:, 0].astype(np.float64)
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.extractor.has_families:

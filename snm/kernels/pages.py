@@ -14,7 +14,18 @@ from numba import njit
 
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import helper
-from snm.kernels.memory import as_bits, as_float, prefetch, read_u2, read_u4, read_u8
+from snm.kernels.memory import (
+    MARKS,
+    MARKS_BYTES,
+    as_bits,
+    as_float,
+    lowest_bit,
+    matches,
+    prefetch,
+    read_u2,
+    read_u4,
+    read_u8,
+)
 
 MARK_BITS = 24
 INLINE = 0x8000  # a row seen once, with a target below this, is told in two bytes
@@ -202,7 +213,13 @@ def entry_of(key, at, pages):
     """Where the page at data[at] has the two bytes of the row `key`, or -1."""
     rows = np.int64(pages.data[at])
     mark = mark_of(key, pages.shift)
-    for i in range(rows):
+    first = np.int64(0)
+    if at + MARKS_BYTES <= len(pages.data):
+        here = matches(pages.data, at + 1, mark) & ((np.int64(1) << min(rows, MARKS)) - 1)
+        if here:
+            return at + 1 + 3 * rows + 2 * lowest_bit(here)
+        first = MARKS
+    for i in range(first, rows):
         if read_u4(pages.data, at + 1 + 3 * i) & _MARK == mark:
             return at + 1 + 3 * rows + 2 * i
     return -1
@@ -305,13 +322,26 @@ def find_link(word, place, n, at, links, spread):
     return code_of(found, spread) if np.int64(np.uint64(found) >> spread.code_bits) == wanted else np.int64(-1)
 
 
+class Work(NamedTuple):
+    """Working memory of `look_up` for a number of events."""
+
+    alive: np.ndarray  # (events, 2)
+    long_rows: np.ndarray  # (slots * events, 4)
+
+
+@njit(nogil=True, cache=True)
+def make_work(slots, events):
+    return Work(np.empty((events, 2), np.int64), np.empty((slots * events, 4), np.int64))
+
+
 @helper
-def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
+def look_up(keys, words, start, stop, base, pages, found, work):
     """Fill `found` for the events [start, stop), at most TOGETHER of them, from column start - base on.
 
     In stages, so that the fetches from memory of one stage do not wait for each other. A feature is looked for only
     where the shorter one that it contains has been found: what was seen was seen in part.
     """
+    alive, long_rows = work.alive, work.long_rows
     for k in range(start, stop):
         event = keys[0, k] != ABSENT
         c = k - base
@@ -335,6 +365,8 @@ def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
             alive[i, 1] = at
             prefetch(pages.data, max(at, 0))
             prefetch(pages.data, max(at, 0) + 64)
+            if np.int64(pages.starts[(keys[q, alive[i, 0]] >> pages.shift) + np.uint64(1)]) > (at | 63) + 64:
+                prefetch(pages.data, at + 128)
         for i in range(n):
             k, at = alive[i, 0], alive[i, 1]
             entry = entry_of(keys[q, k], at, pages) if at >= 0 else np.int64(-1)
@@ -382,11 +414,9 @@ def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
 def find(keys, words, pages):
     """What the rows of a block of events say. keys: (slots, events)"""
     slots, n = keys.shape
-    found = make_found(slots, n)
-    alive = np.empty((TOGETHER, 2), np.int64)
-    long_rows = np.empty((slots * TOGETHER, 4), np.int64)
+    found, work = make_found(slots, n), make_work(slots, TOGETHER)
     for start in range(0, n, TOGETHER):
-        look_up(keys, words, start, min(start + TOGETHER, n), 0, pages, found, alive, long_rows)
+        look_up(keys, words, start, min(start + TOGETHER, n), 0, pages, found, work)
     return found
 
 

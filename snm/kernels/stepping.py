@@ -13,9 +13,9 @@ from numba.extending import intrinsic
 
 from snm.calibration import INPUTS, Gate
 from snm.kernels.extraction import ABSENT, EMPTY_KEY
-from snm.kernels.gating import probability_of
+from snm.kernels.gating import make_mixed, mix
 from snm.kernels.hashing import extend, feature_hash, helper, mix64
-from snm.kernels.pages import TOGETHER, look_up, make_found
+from snm.kernels.pages import TOGETHER, look_up, make_found, make_work
 from snm.pages import Pages, Spread
 from snm.vocabulary import BEGIN
 
@@ -110,17 +110,18 @@ def steps(states, words, handle, starts, long_links, singles, scores, after):
     together = min(TOGETHER, len(words))
     keys = np.empty((slots, together), np.uint64)
     found = make_found(slots, together)
-    alive, long_rows = np.empty((together, 2), np.int64), np.empty((slots * together, 4), np.int64)
-    hidden, scale = np.empty(len(gate.bias), np.float32), np.ones(slots, np.float32)
+    work = make_work(slots, together)
+    mixed = make_mixed(slots, together, len(gate.bias))
     for start in range(0, len(words), TOGETHER):
         n = min(TOGETHER, len(words) - start)
         for i in range(n):
             write_keys(states[start + i], table, classes, hash_mask, i, keys)
-        look_up(keys, words[start : start + n], 0, n, 0, pages, found, alive, long_rows)
+        look_up(keys, words[start : start + n], 0, n, 0, pages, found, work)
+        mix(n, found, gate, mixed)
         for i in range(n):
             word = words[start + i]
             predicted = word != never and word != BEGIN
-            scores[start + i] = math.log10(probability_of(i, found, gate, hidden, scale)) if predicted else math.nan
+            scores[start + i] = math.log10(mixed.sums[0, i] / mixed.sums[1, i]) if predicted else math.nan
             for j in range(width - 1):
                 after[start + i, j] = states[start + i, j + 1]
             after[start + i, width - 1] = word
