@@ -56,7 +56,7 @@ def test_the_kernels_weights_are_the_oracles() -> None:
     rows = np.array([[2, 0, -1, 1], [2, -1, -1, -1], [2, 1, 2, 0]], np.int64)
     scale = np.empty(rows.T.shape, np.float32)
     row_sums = np.where(rows >= 0, sums[rows], np.float32(0))
-    seen = [count_codes(totals)[rows], lengths[rows].astype(np.float32), row_sums, row_sums]
+    seen = [count_codes(totals)[rows], lengths[rows].astype(np.float32), row_sums, row_sums, rows]
     folded = gate.folded(int(count_codes(totals)[2]), 5, 2.5)
     gating.gate_events(Found(*(np.ascontiguousarray(part.T) for part in seen)), folded, scale)
     for found, event in zip(scale.T, rows, strict=True):
