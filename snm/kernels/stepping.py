@@ -238,8 +238,8 @@ def steps(states, words, handle, starts, long_links, singles, scores, after):
 def step_of(*type_names):
     """A C function for one word after one state, of models whose starts, long links and singles are of these types.
 
-    It is called with the address of a handle, a state, the number of its words, and the next word. It takes 0.4 µs where a
-    call of a Numba function takes 2. It keeps Python's lock.
+    It is called with the address of a handle, a state, the number of its words, and the next word. A word takes 3.8 µs
+    so; with a Numba function, which unpacks each of its arguments, it took 6.5. Python's lock is kept.
     """
 
     starts_type, link_type, code_type = (np.dtype(name).type for name in type_names)
