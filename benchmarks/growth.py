@@ -2,7 +2,7 @@
 
     python benchmarks/growth.py CORPUS [--presets snm5] [--work DIR] [--json FILE]
 
-The memory is that of the whole process, with --memory 1G for counting. The plot goes to docs/benchmarks.png and
+The memory is that of the whole process, with --memory 1G. The plot goes to docs/benchmarks.png and
 needs matplotlib.
 """
 
@@ -36,6 +36,7 @@ model = train(text, output, Settings(features=preset, memory=1 << 30), overwrite
 seconds = time.perf_counter() - begun
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 held_out = encode_files(scored, model.vocabulary)
+model.score("a word")  # compiles
 begun = time.perf_counter()
 perplexity(model, held_out)
 scoring = (time.perf_counter() - begun) / held_out.events

@@ -147,7 +147,7 @@ def _print_perplexity(report: PerplexityReport) -> None:
                    "random weights.  [default: 1; 2 for hsme, 6 for rnn]")  # fmt: skip
 @click.option("--events", type=Number(1),
               help="Learn the adjustment from about this many events, drawn by sentence.  "
-                   "[default: what has 2^29 features]")  # fmt: skip
+                   "[default: what has 2^29 features and fits into --memory]")  # fmt: skip
 @click.option(
     "--slots",
     type=Number(1),

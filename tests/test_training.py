@@ -36,6 +36,22 @@ def longer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_bigrams(tmp_path_factory.mktemp("longer") / "train.txt", 5, 4000, 300, 4)
 
 
+def test_events_that_do_not_fit_into_memory(
+    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """By default fewer are drawn; those that were asked for are kept on disk, with the same result."""
+    said: list[str] = []
+    asked = make(tmp_path / "asked", longer_file, events=10**9)
+    monkeypatch.setattr("snm.engines.cpu.IN_MEMORY_SHARE", 1e-4)
+    how = Settings(features=SMALL_SKIPS, threads=1, gate=0)
+    train([longer_file], tmp_path / "few", how, notify=said.append)
+    (drawn,) = [line for line in said if "as many as fit into" in line]
+    slots = len(snm.FeatureSpec(SMALL_SKIPS).slots)
+    assert 0 < int(drawn.split()[5].replace(",", "")) <= 1e-4 * how.memory / (4 * (slots - 1))
+    on_disk = make(tmp_path / "disk", longer_file, events=10**9)
+    assert on_disk.manifest["files"]["data.npy"] == asked.manifest["files"]["data.npy"]
+
+
 def test_one_thread_is_reproducible_to_the_bit(longer_file: Path, tmp_path: Path) -> None:
     first, second = (make(tmp_path / name, longer_file) for name in "ab")
     assert first.manifest["files"] == second.manifest["files"]
