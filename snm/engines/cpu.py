@@ -21,7 +21,7 @@ from snm.training import Adjustment, AdjustmentFunction, Annotated, Annotations,
 if TYPE_CHECKING:
     from snm.pipeline import Settings
 
-IN_MEMORY_SHARE = 0.6  # of the memory that annotated events may take; they are written to at random, slowly on disk
+IN_MEMORY_SHARE = 0.6  # of the memory that is left, for annotated events; they are written to at random, slowly on disk
 LEAST_ROOM = 128 << 20  # for a partition of the counts
 ON_THEIR_WAY = 256 << 20  # bytes of counts that are sorted, encoded and written at one time
 
@@ -37,12 +37,12 @@ class CpuEngine:
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
         s = self.settings
         wanted = s.training.events_of(extractor.n_slots)
-        room = IN_MEMORY_SHARE * s.memory
+        room = IN_MEMORY_SHARE * max(s.memory - resident(), LEAST_ROOM)
         fitting = int(text.events * room / max(1, Annotations.bytes_needed(text, extractor)))
         few = s.training.events is None and fitting < min(wanted, text.events)
         events = corpus.sample_sentences(text, fitting if few else wanted, s.seed)
         if events.events < text.events:
-            why = f": as many as fit into {IN_MEMORY_SHARE:.0%} of --memory" if few else ""
+            why = f": as many as fit into {IN_MEMORY_SHARE:.0%} of the memory that is left" if few else ""
             self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence{why}")
         in_memory = few or Annotations.bytes_needed(events, extractor) <= room
         return Annotations(events, extractor, unigrams, _zeros if in_memory else writer.scratch)
