@@ -21,7 +21,7 @@ from snm.training import Adjustment, AdjustmentFunction, Annotated, Annotations,
 if TYPE_CHECKING:
     from snm.pipeline import Settings
 
-IN_MEMORY_SHARE = 0.6  # of the memory that is left, for annotated events; they are written to at random, slowly on disk
+IN_MEMORY_SHARE = 0.5  # of the memory that is left, for annotated events; they are written to at random, slowly on disk
 LEAST_ROOM = 128 << 20  # for a partition of the counts
 ON_THEIR_WAY = 256 << 20  # bytes of counts that are sorted, encoded and written at one time
 
@@ -37,7 +37,7 @@ class CpuEngine:
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
         s = self.settings
         wanted = s.training.events_of(extractor.n_slots)
-        room = IN_MEMORY_SHARE * max(s.memory - resident(), LEAST_ROOM)
+        room = IN_MEMORY_SHARE * self._left()
         fitting = int(text.events * room / max(1, Annotations.bytes_needed(text, extractor)))
         few = s.training.events is None and fitting < min(wanted, text.events)
         events = corpus.sample_sentences(text, fitting if few else wanted, s.seed)
@@ -50,12 +50,16 @@ class CpuEngine:
     def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> Counter:
         s = self.settings
         assert annotations is None or isinstance(annotations, Annotations)
-        room = s.memory - max(text.tokens.nbytes, resident()) - ON_THEIR_WAY
+        room = self._left()
         if annotations is not None and not isinstance(annotations.values, np.memmap):
             room -= annotations.values.nbytes
         return Counter(
             text, extractor, max(room, LEAST_ROOM), s.threads, s.partitions, self.progress, prune, annotations
         )  # fmt: skip
+
+    def _left(self) -> int:
+        """Bytes of --memory for annotated events and a partition of the counts."""
+        return max(self.settings.memory - resident() - ON_THEIR_WAY, LEAST_ROOM)
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
         return Adjustment(extractor, training, slots)
