@@ -21,7 +21,9 @@ from snm.training import Adjustment, AdjustmentFunction, Annotated, Annotations,
 if TYPE_CHECKING:
     from snm.pipeline import Settings
 
-IN_MEMORY_SHARE = 0.5  # of the memory that is left, for annotated events; they are written to at random, slowly on disk
+IN_MEMORY_SHARE = (
+    0.4  # of the memory beside the text, for annotated events; they are written to at random, slowly on disk
+)
 LEAST_ROOM = 128 << 20  # for a partition of the counts
 ON_THEIR_WAY = 256 << 20  # bytes of counts that are sorted, encoded and written at one time
 
@@ -37,12 +39,13 @@ class CpuEngine:
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
         s = self.settings
         wanted = s.training.events_of(extractor.n_slots)
-        room = IN_MEMORY_SHARE * self._left()
+        beside_text = s.memory - 3 * text.tokens.nbytes - ON_THEIR_WAY  # it, what it was cut from, a sample
+        room = IN_MEMORY_SHARE * max(beside_text, LEAST_ROOM)
         fitting = int(text.events * room / max(1, Annotations.bytes_needed(text, extractor)))
         few = s.training.events is None and fitting < min(wanted, text.events)
         events = corpus.sample_sentences(text, fitting if few else wanted, s.seed)
         if events.events < text.events:
-            why = f": as many as fit into {IN_MEMORY_SHARE:.0%} of the memory that is left" if few else ""
+            why = f": as many as fit into {IN_MEMORY_SHARE:.0%} of the memory beside the text" if few else ""
             self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence{why}")
         in_memory = few or Annotations.bytes_needed(events, extractor) <= room
         return Annotations(events, extractor, unigrams, _zeros if in_memory else writer.scratch)
@@ -50,16 +53,13 @@ class CpuEngine:
     def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> Counter:
         s = self.settings
         assert annotations is None or isinstance(annotations, Annotations)
-        room = self._left()
+        # how much the process holds is no matter for what comes out: partitions only differ in size
+        room = s.memory - resident() - ON_THEIR_WAY
         if annotations is not None and not isinstance(annotations.values, np.memmap):
             room -= annotations.values.nbytes
         return Counter(
             text, extractor, max(room, LEAST_ROOM), s.threads, s.partitions, self.progress, prune, annotations
         )  # fmt: skip
-
-    def _left(self) -> int:
-        """Bytes of --memory for annotated events and a partition of the counts."""
-        return max(self.settings.memory - resident() - ON_THEIR_WAY, LEAST_ROOM)
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
         return Adjustment(extractor, training, slots)
