@@ -21,9 +21,7 @@ from snm.training import Adjustment, AdjustmentFunction, Annotated, Annotations,
 if TYPE_CHECKING:
     from snm.pipeline import Settings
 
-IN_MEMORY_SHARE = (
-    0.4  # of the memory beside the text, for annotated events; they are written to at random, slowly on disk
-)
+IN_MEMORY_SHARE = 0.4  # of the memory beside the text, for annotated events: on disk, at random places, they are slow
 LEAST_ROOM = 128 << 20  # for a partition of the counts
 ON_THEIR_WAY = 256 << 20  # bytes of counts that are sorted, encoded and written at one time
 
