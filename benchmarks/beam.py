@@ -2,12 +2,17 @@
 
     python benchmarks/beam.py CORPUS [--presets snm5] [--kenlm DIR] [--work DIR] [--json FILE]
 
-Needs the package kenlm. Sentences of the test text are scored word by word, one after another with `step`, and a
-hundred side by side with `steps`; KenLM's figure is BaseScore in the same order. Three times, taking turns.
+Needs the package kenlm. First every word of sentences of the test text, one call of `step` each. Then a decoder:
+at each word of a sentence there are ten candidates, the word itself and words from the same place of other sentences;
+all are scored after each of ten states, a hundred hypotheses in one call of `steps`, and the ten best go on. KenLM's
+figure is BaseScore on the same hypotheses in the same order, and the same ones go on. Last, a hundred sentences side by
+side, no two states alike, which no decoder has: the memory of each is cold. Words are given to `steps` by their ids, to
+KenLM, which knows no ids, by their spelling. Three times, taking turns.
 """
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import kenlm
 import numpy as np
@@ -15,7 +20,9 @@ from common import Bench, compared
 
 import snm
 
-BEAM, WORDS, SENTENCES = 100, 12, 3000
+STATES, CANDIDATES, BEAM = 10, 10, 100
+WORDS, SENTENCES, TIMES = 12, 3000, 3
+STATE_OF, CANDIDATE_OF = np.divmod(np.arange(BEAM), CANDIDATES)
 
 
 def microseconds(work: Callable[[], int]) -> float:
@@ -25,63 +32,127 @@ def microseconds(work: Callable[[], int]) -> float:
     return (time.perf_counter() - begun) / calls * 1e6
 
 
-def main() -> None:
-    bench = Bench(__doc__, "snm5")
-    theirs = kenlm.Model(str(bench.kenlm("probing", "probing")))
-    lines = [line.split() for line in bench.text("test").read_text(encoding="utf-8").split("\n")]
-    lines = [line for line in lines if len(line) >= WORDS][:SENTENCES]
-    lines = lines[: len(lines) // BEAM * BEAM]
+class Kenlm:
+    """KenLM's side of each row."""
 
-    def kenlm_alone() -> int:
+    def __init__(self, path: str, lines: list[list[str]]) -> None:
+        self.model, self.lines = kenlm.Model(path), lines
+
+    def begin(self) -> Any:
+        state = kenlm.State()
+        self.model.BeginSentenceWrite(state)
+        return state
+
+    def alone(self) -> int:
         calls, before, after = 0, kenlm.State(), kenlm.State()
-        for line in lines:
-            theirs.BeginSentenceWrite(before)
+        for line in self.lines:
+            self.model.BeginSentenceWrite(before)
             for word in line:
-                theirs.BaseScore(before, word, after)
+                self.model.BaseScore(before, word, after)
                 before, after = after, before
                 calls += 1
         return calls
 
-    def kenlm_together() -> int:
+    def decode(self, candidates: list[list[list[str]]], kept: np.ndarray) -> int:
+        """kept[line, word]: the hypotheses that go on."""
+        score, begin, calls = self.model.BaseScore, self.begin(), 0
+        after = [kenlm.State() for _ in range(BEAM)]
+        for of_line, kept_of_line in zip(candidates, kept.tolist(), strict=True):
+            states = [begin] * STATES
+            for words, chosen in zip(of_line, kept_of_line, strict=True):
+                i = 0
+                for state in states:
+                    for word in words:
+                        score(state, word, after[i])
+                        i += 1
+                calls += i
+                states = [after[i] for i in chosen]
+                for i in chosen:
+                    after[i] = kenlm.State()
+        return calls
+
+    def side_by_side(self) -> int:
         calls, states, after = 0, [kenlm.State() for _ in range(BEAM)], kenlm.State()
-        for first in range(0, len(lines), BEAM):
+        for first in range(0, len(self.lines), BEAM):
             for state in states:
-                theirs.BeginSentenceWrite(state)
+                self.model.BeginSentenceWrite(state)
             for i in range(WORDS):
-                for k, line in enumerate(lines[first : first + BEAM]):
-                    theirs.BaseScore(states[k], line[i], after)
+                for k, line in enumerate(self.lines[first : first + BEAM]):
+                    self.model.BaseScore(states[k], line[i], after)
                     states[k], after = after, states[k]
                     calls += 1
         return calls
 
+
+class Snm:
+    """Ours."""
+
+    def __init__(self, path: str, lines: list[list[str]]) -> None:
+        self.model, self.lines = snm.load(path), lines
+        self.ids = np.array([self.model.vocabulary.ids_of(line[:WORDS]) for line in lines], np.uint32)
+
+    def alone(self) -> int:
+        calls = 0
+        for line in self.lines:
+            state = self.model.start()
+            for word in line:
+                _, state = self.model.step(state, word)
+                calls += 1
+        return calls
+
+    def decode(self, candidates: np.ndarray, kept: np.ndarray, search: bool = False) -> int:
+        """candidates: (lines, WORDS, CANDIDATES) ids. With `search`, `kept` is found; else it is given."""
+        begin = self.model.state_array([self.model.start()] * STATES)
+        for k in range(len(candidates)):
+            states, totals = begin, np.full(STATES, -np.inf)
+            totals[0] = 0.0  # or the same hypotheses would fill the beam
+            for i in range(WORDS):
+                scores, after = self.model.steps(states[STATE_OF], candidates[k, i][CANDIDATE_OF])
+                if search:
+                    scores += totals[STATE_OF]
+                    kept[k, i] = np.argsort(-scores)[:STATES]
+                    totals = scores[kept[k, i]]
+                states = after[kept[k, i]]
+        return len(candidates) * WORDS * BEAM
+
+    def side_by_side(self) -> int:
+        begin = self.model.state_array([self.model.start()] * BEAM)
+        for first in range(0, len(self.ids), BEAM):
+            states = begin
+            for i in range(WORDS):
+                _, states = self.model.steps(states, self.ids[first : first + BEAM, i])
+        return len(self.ids) * WORDS
+
+
+def main() -> None:
+    bench = Bench(__doc__, "snm5")
+    lines = [line.split() for line in bench.text("test").read_text(encoding="utf-8").split("\n")]
+    lines = [line for line in lines if len(line) >= WORDS][:SENTENCES]
+    lines = lines[: len(lines) // BEAM * BEAM]
+    theirs = Kenlm(str(bench.kenlm("probing", "probing")), lines)
+    others = np.random.default_rng(1).integers(0, len(lines), (len(lines) // STATES, CANDIDATES))
+    others[:, 0] = np.arange(len(others))
+    candidates = [[[lines[k][i] for k in row] for i in range(WORDS)] for row in others]
     rows = []
     for preset in bench.asked.presets:
-        model = snm.load(bench.model(preset))
+        ours = Snm(str(bench.model(preset)), lines)
+        ids = ours.ids[others].transpose(0, 2, 1)  # (lines, WORDS, CANDIDATES)
+        kept = np.zeros((len(ids), WORDS, STATES), np.int64)
+        ours.decode(ids, kept, search=True)  # compiles, too
+        ours.model.step(ours.model.start(), "the")
 
-        def alone(model: snm.LanguageModel = model) -> int:
-            calls = 0
-            for line in lines:
-                state = model.start()
-                for word in line:
-                    _, state = model.step(state, word)
-                    calls += 1
-            return calls
+        def decode(ours: Snm = ours, ids: np.ndarray = ids, kept: np.ndarray = kept) -> int:
+            return ours.decode(ids, kept)
 
-        def together(model: snm.LanguageModel = model) -> int:
-            calls = 0
-            for first in range(0, len(lines), BEAM):
-                states = np.stack([model.start()] * BEAM)
-                for i in range(WORDS):
-                    _, states = model.steps(states, [line[i] for line in lines[first : first + BEAM]])
-                    calls += BEAM
-            return calls
+        def decode_theirs(kept: np.ndarray = kept) -> int:
+            return theirs.decode(candidates, kept)
 
-        model.step(model.start(), "the")  # compiles
-        for what, ours, other, asked in (
-            ("one call", alone, kenlm_alone, ">= 0.2"),
-            (f"a batch of {BEAM}, a word", together, kenlm_together, ">= 5"),
-        ):
-            pairs = [(microseconds(ours), microseconds(other)) for _ in range(3)]
+        for what, run, other, asked in (
+            ("one call", ours.alone, theirs.alone, ">= 0.2"),
+            (f"{BEAM} at once: {CANDIDATES} words after {STATES} states each, a word", decode, decode_theirs, ">= 5"),
+            (f"{BEAM} at once: {BEAM} sentences, a word", ours.side_by_side, theirs.side_by_side, ""),
+        ):  # fmt: skip
+            pairs = [(microseconds(run), microseconds(other)) for _ in range(TIMES)]
             found, reference = min(a for a, _ in pairs), min(b for _, b in pairs)
             rows.append(compared(f"{preset}: {what}", found, reference, asked, "µs", reference / found))
     bench.report("beam", rows)

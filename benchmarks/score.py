@@ -33,11 +33,11 @@ def main() -> None:
 
     rows = []
     for preset in bench.asked.presets:
-        seconds = {
-            who: min(run(bench.scored) for _ in range(TIMES)) - min(run(few) for _ in range(TIMES))
-            for who, run in (("snm", lambda path, p=preset: snm(p, path)), ("kenlm", kenlm))
-        }
-        ours, theirs = words / seconds["snm"] / 1e6, words / seconds["kenlm"] / 1e6
+        runs = [
+            (snm(preset, bench.scored), kenlm(bench.scored), snm(preset, few), kenlm(few)) for _ in range(TIMES)
+        ]  # fmt: skip
+        our_time, their_time, our_start, their_start = (min(column) for column in zip(*runs, strict=True))
+        ours, theirs = words / (our_time - our_start) / 1e6, words / (their_time - their_start) / 1e6
         rows.append(compared(f"score with {preset}", ours, theirs, ASKED.get(preset, ""), "M words/s", ours / theirs))
     bench.report("score", rows)
 

@@ -25,6 +25,7 @@ INPUTS = 4  # of a slot: log C_i*, log of distinct targets over C_i*, log of the
 SCALE = 0.2  # of the logarithms, which so come near 1
 CODES_AN_OCTAVE = 8  # C_i* is kept to an eighth of an octave: a byte a row
 LARGEST = 15.0  # of |B|
+LANES = 16  # units that the kernels take together
 PASSES, RATE = 12, 2e-3
 STEPS_A_PASS, SMALLEST_BATCH, LARGEST_BATCH = 256, 64, 2048
 CHECKED_SHARE = 0.1  # of the held-out text, to see whether the gate helps
@@ -50,10 +51,17 @@ class Gate(NamedTuple):
     def folded(self, code: int, links: float, row_sum: float) -> Gate:
         """The same gate where slot 0 always has this row, the empty feature's: what it adds is part of the bias.
 
-        It is what the kernels take; they do not look at the inputs of slot 0.
+        It is what the kernels take; they do not look at the inputs of slot 0. Units without weights fill up the
+        LANES that the kernels take together.
         """
         inputs = row_inputs(np.array([code], np.uint8), np.array([links]), np.array([row_sum]))[0]
-        return self._replace(bias=(self.bias + inputs @ self.hidden[0]).astype(np.float32))
+        bias = self.bias + inputs @ self.hidden[0]
+        missing = -len(bias) % LANES
+
+        def filled(part: np.ndarray) -> np.ndarray:
+            return np.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, missing)]).astype(np.float32)
+
+        return Gate(filled(self.hidden), filled(bias), filled(self.output), self.offset)
 
 
 def size(slots: int, units: int) -> int:

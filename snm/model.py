@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -102,24 +102,28 @@ class LanguageModel(ABC):
             k = end
         return scored
 
-    def start(self) -> np.ndarray:
-        """The state at the beginning of a sentence, for `step`."""
+    def start(self) -> bytes:
+        """The state at the beginning of a sentence, for `step`.
+
+        A state is the last words, by their ids. Equal states have the same future, so it serves as a key.
+        """
         raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
 
-    def step(self, state: np.ndarray, word: str) -> tuple[float, np.ndarray]:
-        """log10 P(word | state), and the state after the word. `</s>` ends a sentence.
-
-        Two states that are equal (as arrays: `np.array_equal`, or `state.tobytes()` as a key) have the same future.
-        """
+    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
+        """log10 P(word | state), and the state after the word. `</s>` ends a sentence."""
         raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same for many: a word, or its id, after each state. (n, width) to (n,) and (n, width)
+        """The same for many: a word, or its id, after each state. (n, width) uint32 to (n,) and (n, width)
 
-        `np.stack` makes states of single ones, and `states[chosen]` keeps some of them. In a closed vocabulary the
-        score of a word outside it is NaN.
+        `state_array` makes rows of states, `states[i].tobytes()` is a state again, and `states[chosen]` keeps some. In
+        a closed vocabulary the score of a word outside it is NaN.
         """
         raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
+
+    def state_array(self, states: Sequence[bytes]) -> np.ndarray:
+        """States as the rows of an array, for `steps`. (n, width) uint32"""
+        return np.frombuffer(b"".join(states), np.uint32).reshape(len(states), -1)
 
     def perplexity(self, sentences: Iterable[str], threads: int = 1) -> PerplexityReport:
         """Perplexity of sentences, one a string; an open file is such a thing."""
@@ -230,15 +234,17 @@ class RowModel(LanguageModel):
         parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
         return out
 
-    def start(self) -> np.ndarray:
-        return np.full(self.extractor.span, BEGIN, np.uint32)
+    def start(self) -> bytes:
+        return np.full(self.extractor.span, BEGIN, "<u4").tobytes()
 
-    def step(self, state: np.ndarray, word: str) -> tuple[float, np.ndarray]:
-        scores, states = self.steps(state[None], [word])
-        return float(scores[0]), states[0]
+    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
+        scores, states = self.steps(np.frombuffer(state, np.uint32)[None], [word])
+        return float(scores[0]), states[0].tobytes()
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ids = self._ids_of(states, words)
+        if ids.max(initial=0) >= len(self.vocabulary):
+            raise self._no_such_word(ids)
         flat = np.column_stack([states, ids]).astype(np.uint32)
         p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, -1]
         with np.errstate(divide="ignore"):
@@ -246,7 +252,6 @@ class RowModel(LanguageModel):
         return scores, flat[:, 1:]
 
     def _ids_of(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        given = isinstance(words, np.ndarray)
         if not isinstance(words, np.ndarray):
             get = self._step_ids.get
             words = np.array([get(word, UNKNOWN) for word in words], np.uint32)
@@ -255,9 +260,10 @@ class RowModel(LanguageModel):
                 f"states of shape {states.shape} and type {states.dtype} for {len(words)} words; expected uint32 of "
                 f"shape {(len(words), self.extractor.span)}, made by start and steps"
             )
-        if given and len(words) and words.max() >= len(self.vocabulary):
-            raise SettingsError(f"a word's id is {words.max()}; the vocabulary has {len(self.vocabulary):,} words")
         return words.astype(np.uint32, copy=False)
+
+    def _no_such_word(self, ids: np.ndarray) -> SettingsError:
+        return SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
 
     @cached_property
     def _step_ids(self) -> dict[str, int]:
@@ -268,6 +274,18 @@ class RowModel(LanguageModel):
         """Keys of the features of the event after `context`. (slots, 1)"""
         tokens = np.append(context, END).astype(np.uint32)
         return self.extractor.keys(tokens, len(context), len(tokens))
+
+
+class _Stepping(NamedTuple):
+    """The kernels that score word by word, and how they find a model."""
+
+    steps: Any
+    step: Any
+    handle: np.ndarray
+    address: int
+    width: int
+    state_bytes: int
+    kept: tuple[np.ndarray, ...]  # what the handle has the addresses of
 
 
 class SnmModel(RowModel):
@@ -297,46 +315,54 @@ class SnmModel(RowModel):
         from snm.kernels import gating, pages
 
         found = pages.find(keys, np.array([word], np.uint32), self.pages)
-        scale = np.ones((1, len(keys)), np.float32)
+        scale = np.ones((len(keys), 1), np.float32)
         if len(self.gate.bias):
             gating.gate_events(found, self._folded, scale)
-        return found, scale[0].astype(np.float64)
+        return found, scale[:, 0].astype(np.float64)
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.extractor.has_families:
             return super().steps(states, words)
         ids = self._ids_of(states, words)
         scores, after = np.empty(len(ids), np.float64), np.empty(states.shape, np.uint32)
-        self._stepping.steps(np.ascontiguousarray(states), ids, *self._handle, scores, after)
+        how, p = self._stepping, self.pages
+        states = np.ascontiguousarray(states)
+        if not how.steps(states, ids, how.handle, p.starts, p.long_links, p.singles, scores, after):
+            raise self._no_such_word(ids)
         return scores, after
 
-    def step(self, state: np.ndarray, word: str) -> tuple[float, np.ndarray]:
-        if self.extractor.has_families or state.shape != (self.extractor.span,) or state.dtype != np.uint32:
+    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
+        how = self._stepping
+        if len(state) != how.state_bytes:
             return super().step(state, word)
-        after = np.empty_like(state)
-        return self._stepping.step(state, self._step_ids.get(word, UNKNOWN), *self._handle, after), after
+        number = self._step_ids.get(word, UNKNOWN)
+        return how.step(how.address, state, how.width, number), state[4:] + number.to_bytes(4, "little")
 
     @cached_property
-    def _stepping(self) -> Any:
+    def _stepping(self) -> _Stepping:
         from snm.kernels import stepping
 
-        return stepping
+        handle, kept = self._handle()
+        p = self.pages
+        step = stepping.step_of(*(array.dtype.name for array in (p.starts, p.long_links, p.singles)))
+        width = -1 if self.extractor.has_families else self.extractor.span
+        return _Stepping(stepping.steps, step, handle, handle.ctypes.data, width, 4 * width, kept)
 
-    @cached_property
-    def _handle(self) -> tuple[np.ndarray, ...]:
-        """Scalars and addresses of this model for `kernels.stepping`, and the arrays whose types vary."""
+    def _handle(self) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Scalars and addresses of this model for `kernels.stepping`, and what must live as long as they are in use."""
         p, g = self.pages, self._folded
         classes = np.zeros(1, np.uint16) if self.extractor.classes is None else self.extractor.classes
         numbers = np.array([p.unigram_links, p.unigram_sum], np.float32)
-        self._kept = numbers, self.extractor.slot_table, classes  # as long as their addresses are in use
-        addressed = p.data, p.values, p.unigrams, p.single_of_slot, p.parent_of_slot, *g, *self._kept
+        addressed = (
+            p.data, p.values, p.unigrams, p.single_of_slot, p.parent_of_slot, *g, numbers, self.extractor.slot_table,
+            classes, p.starts, p.long_links, p.singles,
+        )  # fmt: skip
         scalars = [
             len(self.vocabulary), self.extractor.n_slots, len(g.bias), len(p.data), len(p.values), int(p.shift),
             int(p.spread.bits), int(p.spread.factor), int(p.spread.inverse), int(p.code_bytes), int(p.unigram_code),
-            self.layout.hash_mask - (1 << 64), self.vocabulary.never_a_target,
+            self.layout.hash_mask - (1 << 64), self.vocabulary.never_a_target, len(p.starts),
         ]  # fmt: skip
-        handle = np.array([*scalars, *(array.ctypes.data for array in addressed)], np.int64)
-        return handle, p.starts, p.long_links, p.singles
+        return np.array([*scalars, *(array.ctypes.data for array in addressed)], np.int64), addressed
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         from snm.kernels import pages

@@ -387,7 +387,8 @@ class _Run:
         for start, stop in self.extractor.blocks(0, len(text.tokens)):
             found = pages.find(self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop], opened)
             events = found.row_sum[0] > 0
-            parts.append([array[:, events].T for array in found])
+            seen = found.code, found.length, found.row_sum, found.weight
+            parts.append([array[:, events].T for array in seen])
         return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
     # -- the slice that was set aside back into the counts

@@ -37,9 +37,9 @@ NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 class TrainingSettings:
     """How the adjustment function is learned.
 
-    None: the optimiser's own rate, slots by the links, as many events as have 2^29 features, and as `start` of every
-    A(i, j) minus the logarithm of the mean number of features an event: there predictions have the right mass before
-    the first step.
+    None: the optimiser's own rate, slots by the links, as many events as have 2^29 features and fit into memory, and as
+    `start` of every A(i, j) minus the logarithm of the mean number of features an event: there predictions have the
+    right mass before the first step.
     """
 
     loss: str = "leave-one-out"

@@ -95,7 +95,7 @@ OPTIONS = [
         "random weights.  [default: 1; 2 for hsme, 6 for rnn]"),
     click.option("--events", type=Number(1),
         help="Learn the adjustment from about this many events, drawn by sentence.  "
-        "[default: what has 2^29 features]"),
+        "[default: on a CPU what has 2^29 features and fits into --memory, on a GPU what fits there]"),
     click.option(
         "--slots",
         type=Number(1),

@@ -76,7 +76,7 @@ class LanguageModelTests:
                 score, after = model.step(after, word)
                 found.append(score)
             assert found == pytest.approx(scores, rel=1e-6, nan_ok=True)
-        states = np.stack([state] * len(lines))
+        states = model.state_array([state] * len(lines))
         for i in range(4):
             words = [[*line.split(), "</s>", "</s>"][i] for line in lines]
             chosen = [k for k, line in enumerate(lines) if i <= len(line.split())]
@@ -86,7 +86,26 @@ class LanguageModelTests:
         with pytest.raises(SettingsError, match="expected uint32 of shape"):
             model.steps(states[:2], ["the"])
         with pytest.raises(SettingsError, match="the vocabulary has"):
-            model.steps(state[None], np.array([len(model.vocabulary)], np.uint32))
+            model.steps(states[:1], np.array([len(model.vocabulary)], np.uint32))
+        with pytest.raises(SettingsError, match="expected uint32 of shape"):
+            model.step(state + state, "the")
+
+    def test_many_words_after_few_states(self, model: LanguageModel) -> None:
+        """What is shared by hypotheses with equal states does not change their scores."""
+        words = ["the", "cat", "purple", "</s>", "man", "unheard-of", "fish", "old"]
+        try:
+            states = [model.start()]
+        except SettingsError:
+            pytest.skip("this kind scores whole sentences")
+        for word in ("the", "old", "man", "likes", "a"):
+            states.append(model.step(states[-1], word)[1])
+        pairs = [(state, word) for word in words for state in [*states, states[2]]]
+        scores, after = model.steps(model.state_array([state for state, _ in pairs]), [word for _, word in pairs])
+        for (state, word), score, row in zip(pairs, scores, after, strict=True):
+            alone, then = model.step(state, word)
+            assert score == pytest.approx(alone, rel=1e-6, nan_ok=True)
+            assert row.tobytes() == then
+        assert [len(part) for part in model.steps(model.state_array(states)[:0], [])] == [0, 0]
 
     def test_threads_do_not_change_scores(self, model: LanguageModel) -> None:
         tokens = encode_lines([self.SENTENCE] * 500, model.vocabulary).tokens

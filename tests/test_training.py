@@ -36,6 +36,18 @@ def longer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_bigrams(tmp_path_factory.mktemp("longer") / "train.txt", 5, 4000, 300, 4)
 
 
+def test_as_many_events_as_fit_into_memory(
+    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    said: list[str] = []
+    monkeypatch.setattr("snm.engines.cpu.IN_MEMORY_SHARE", 1e-4)
+    how = Settings(features=SMALL_SKIPS, threads=1, gate=0)
+    train([longer_file], tmp_path / "few", how, notify=said.append)
+    (drawn,) = [line for line in said if "as many as fit into" in line]
+    slots = len(snm.FeatureSpec(SMALL_SKIPS).slots)
+    assert 0 < int(drawn.split()[5].replace(",", "")) <= 1e-4 * how.memory / (4 * (slots - 1))
+
+
 def test_one_thread_is_reproducible_to_the_bit(longer_file: Path, tmp_path: Path) -> None:
     first, second = (make(tmp_path / name, longer_file) for name in "ab")
     assert first.manifest["files"] == second.manifest["files"]
@@ -67,9 +79,10 @@ def test_threads_agree_within_one_percent_of_perplexity(
 
 
 def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Path) -> None:
-    """The annotated events take 4 bytes a feature; where they do not fit they go to disk."""
+    """The annotated events take 4 bytes a feature; where those that were asked for do not fit they go to disk."""
     spec = "snm10-skip"
-    small = Settings(features=spec, threads=1, memory=256 << 20)
+    asked_for = TrainingSettings(events=10**9)
+    small = Settings(features=spec, threads=1, memory=256 << 20, training=asked_for)
     assert small.memory > 4000 * 12 * 65 * 8  # about 25 MB: in memory by default
     models = [train([longer_file], tmp_path / "memory", small)]
     with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +94,7 @@ def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Pa
             return scratch(self, shape)
 
         patch.setattr(ModelWriter, "scratch", noted)
-        patch.setattr("snm.pipeline.Annotations.bytes_needed", staticmethod(lambda text, extractor: 1 << 40))
+        patch.setattr("snm.engines.cpu.IN_MEMORY_SHARE", 0.0)
         models.append(train([longer_file], tmp_path / "disk", small))
     assert len(asked) == 1
     assert models[0].manifest["files"] == models[1].manifest["files"]

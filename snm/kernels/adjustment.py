@@ -25,9 +25,9 @@ EVENTS_TOGETHER = 8  # in training: twice as fast as one by one, where the table
 _LOG2_E, _LN_2 = 1 / math.log(2), math.log(2)
 _S2, _S3, _S4, _S5, _S6, _S7, _S8 = (1 / math.factorial(n) for n in range(2, 9))
 _SMALL = 4096  # counts below this find their bucket in a table
-_FLOOR = np.array([0] + [n.bit_length() - 1 for n in range(1, _SMALL)], np.int64)
+_FLOOR = np.array([0] + [n.bit_length() - 1 for n in range(1, _SMALL)], np.uint8)
 _LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - _FLOOR
-_HALF = np.array([0] + [half_octave(n) for n in range(1, _SMALL)], np.int64)
+_HALF = np.array([0] + [half_octave(n) for n in range(1, _SMALL)], np.uint8)
 
 
 class Function(NamedTuple):
@@ -106,7 +106,7 @@ def make_scratch(links, a):
 def log2_bucket(count):
     """Floor of log2 of a count above zero, and what the floor lost."""
     if count < _SMALL:
-        return _FLOOR[count], _LOST[count]
+        return np.int64(_FLOOR[count]), _LOST[count]
     bucket = 0
     rest = count
     while rest > 1:
@@ -121,7 +121,7 @@ def link_bucket(count, a):
     if not a.link_halved:
         return log2_bucket(count)
     if count < _SMALL:
-        return _HALF[count], 0.0
+        return np.int64(_HALF[count]), 0.0
     floor, _ = log2_bucket(count)
     return 2 * floor + (count >> (floor - 1) & 1), 0.0
 
@@ -273,8 +273,10 @@ def place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, 
         if leave_one_out:
             total -= 1
             link_p -= 1
-            s.negative[n] = (total + 1 - link) / total
-        s.positive[n] = link_p / total
+        share = 1.0 / total
+        if leave_one_out:
+            s.negative[n] = (total + 1 - link) * share
+        s.positive[n] = link_p * share
         s.slot[n] = q
         s.last_p[n] = a.ends[0]
         at = place_link(n, at, keys[q, k], total, target, link, a, s)

@@ -70,3 +70,48 @@ def as_bits(typing_context, number):
         return builder.bitcast(arguments[0], ir.IntType(32))
 
     return types.uint32(types.float32), generate
+
+
+MARKS, MARKS_BYTES = 16, 64  # how many numbers `matches` compares, and the bytes that it may read
+
+
+@intrinsic
+def matches(typing_context, array, index, mark):
+    """Bit i says whether the three bytes from array[index + 3 i] on are `mark`, for every i below MARKS.
+
+    Without a branch: where a loop would end cannot be foretold, and to be wrong about it costs more than all of them.
+    """
+
+    def generate(context, builder, signature, arguments):
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        byte, number = ir.IntType(8), ir.IntType(32)
+        few, four = ir.VectorType(byte, 16), ir.VectorType(number, 4)
+        places = [3 * (i // 4) + i % 4 if i % 4 < 3 else 16 for i in range(16)]  # 16: from the vector of zeros
+        spread = ir.Constant(ir.VectorType(number, 16), [number(p) for p in places])
+        zeros = ir.Constant(few, None)
+        wanted = ir.Constant(four, ir.Undefined)
+        for i in range(4):
+            wanted = builder.insert_element(wanted, arguments[2], number(i))
+        found = ir.Constant(ir.IntType(64), 0)
+        for part in range(4):
+            address = builder.gep(made.data, [builder.add(at, at.type(12 * part))])
+            loaded = builder.load(builder.bitcast(address, few.as_pointer()))
+            loaded.align = 1
+            numbers = builder.bitcast(builder.shuffle_vector(loaded, zeros, spread), four)
+            equal = builder.bitcast(builder.icmp_unsigned("==", numbers, wanted), ir.IntType(4))
+            bits = builder.shl(builder.zext(equal, ir.IntType(64)), ir.IntType(64)(4 * part))
+            found = builder.or_(found, bits)
+        return found
+
+    return types.int64(array, index, types.uint32), generate
+
+
+@intrinsic
+def lowest_bit(typing_context, number):
+    """The place of the lowest bit that is set, of a number that is not zero."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), generate

@@ -14,7 +14,18 @@ from numba import njit
 
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import helper
-from snm.kernels.memory import as_bits, as_float, prefetch, read_u2, read_u4, read_u8
+from snm.kernels.memory import (
+    MARKS,
+    MARKS_BYTES,
+    as_bits,
+    as_float,
+    lowest_bit,
+    matches,
+    prefetch,
+    read_u2,
+    read_u4,
+    read_u8,
+)
 
 MARK_BITS = 24
 INLINE = 0x8000  # a row seen once, with a target below this, is told in two bytes
@@ -187,6 +198,7 @@ class Found(NamedTuple):
     length: np.ndarray  # float32: number of links
     row_sum: np.ndarray  # float32: 0 where there is no row
     weight: np.ndarray  # float32: M of the event's word, 0 where the row has no such link
+    record: np.ndarray  # int64: where the row's record is, or -1 - target for a row without
 
 
 @njit(nogil=True, cache=True)
@@ -194,6 +206,7 @@ def make_found(slots, events):
     return Found(
         np.zeros((slots, events), np.uint8), np.ones((slots, events), np.float32),
         np.zeros((slots, events), np.float32), np.zeros((slots, events), np.float32),
+        np.zeros((slots, events), np.int64),
     )  # fmt: skip
 
 
@@ -202,7 +215,13 @@ def entry_of(key, at, pages):
     """Where the page at data[at] has the two bytes of the row `key`, or -1."""
     rows = np.int64(pages.data[at])
     mark = mark_of(key, pages.shift)
-    for i in range(rows):
+    first = np.int64(0)
+    if at + MARKS_BYTES <= len(pages.data):
+        here = matches(pages.data, at + 1, mark) & ((np.int64(1) << min(rows, MARKS)) - 1)
+        if here:
+            return at + 1 + 3 * rows + 2 * lowest_bit(here)
+        first = MARKS
+    for i in range(first, rows):
         if read_u4(pages.data, at + 1 + 3 * i) & _MARK == mark:
             return at + 1 + 3 * rows + 2 * i
     return -1
@@ -214,6 +233,17 @@ def page_start(key, pages):
     page = key >> pages.shift
     at = np.int64(pages.starts[page])
     return at if key != ABSENT and np.int64(pages.starts[page + np.uint64(1)]) > at else np.int64(-1)
+
+
+@helper
+def ask_for_page(key, pages):
+    """The same, and the page is asked for, up to three lines of it."""
+    at = page_start(key, pages)
+    prefetch(pages.data, max(at, 0))
+    prefetch(pages.data, max(at, 0) + 64)
+    if np.int64(pages.starts[(key >> pages.shift) + np.uint64(1)]) > (at | 63) + 64:
+        prefetch(pages.data, at + 128)
+    return at
 
 
 @helper
@@ -305,13 +335,26 @@ def find_link(word, place, n, at, links, spread):
     return code_of(found, spread) if np.int64(np.uint64(found) >> spread.code_bits) == wanted else np.int64(-1)
 
 
+class Work(NamedTuple):
+    """Working memory of `look_up` for a number of events."""
+
+    alive: np.ndarray  # (events, 2)
+    long_rows: np.ndarray  # (slots * events, 4)
+
+
+@njit(nogil=True, cache=True)
+def make_work(slots, events):
+    return Work(np.empty((events, 2), np.int64), np.empty((slots * events, 4), np.int64))
+
+
 @helper
-def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
+def look_up(keys, words, start, stop, base, pages, found, work):
     """Fill `found` for the events [start, stop), at most TOGETHER of them, from column start - base on.
 
     In stages, so that the fetches from memory of one stage do not wait for each other. A feature is looked for only
     where the shorter one that it contains has been found: what was seen was seen in part.
     """
+    alive, long_rows = work.alive, work.long_rows
     for k in range(start, stop):
         event = keys[0, k] != ABSENT
         c = k - base
@@ -331,10 +374,7 @@ def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
                 n += 1
                 prefetch(pages.starts, keys[q, k] >> pages.shift)
         for i in range(n):
-            at = page_start(keys[q, alive[i, 0]], pages)
-            alive[i, 1] = at
-            prefetch(pages.data, max(at, 0))
-            prefetch(pages.data, max(at, 0) + 64)
+            alive[i, 1] = ask_for_page(keys[q, alive[i, 0]], pages)
         for i in range(n):
             k, at = alive[i, 0], alive[i, 1]
             entry = entry_of(keys[q, k], at, pages) if at >= 0 else np.int64(-1)
@@ -348,8 +388,10 @@ def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
                 found.length[q, c] = 1.0
                 found.row_sum[q, c] = weight
                 found.weight[q, c] = weight if target == words[k] else np.float32(0.0)
+                found.record[q, c] = -1 - np.int64(target)
                 continue
             record = record_of(entry, at, pages)
+            found.record[q, c] = record
             if pages.data[record + 1] & LONG:
                 links = np.int64(read_u4(pages.data, record + 2))
                 place = np.int64(read_u8(pages.data, record + 10) & _PLACE)
@@ -378,15 +420,71 @@ def look_up(keys, words, start, stop, base, pages, found, alive, long_rows):
             found.weight[q, c] = pages.values[code]
 
 
+@helper
+def ask_for_links(q, c, members, words, pages, found, at):
+    """Where the row of slot q of event c is long: ask for its links to other words, `members` of `words`.
+
+    at[i, q]: about where each is.
+    """
+    record = found.record[q, c]
+    if found.row_sum[q, c] == 0.0 or record < 0 or pages.data[record + 1] & LONG == 0:
+        return
+    n, place = np.int64(found.length[q, c]), np.int64(read_u8(pages.data, record + 10) & _PLACE)
+    for i in members:
+        at[i, q] = guess_link(words[i], place, n, pages.spread)
+        prefetch(pages.long_links, at[i, q])
+
+
+@helper
+def ask_again(q, c, members, words, pages, found, at):
+    """The same, closer, from what is found there."""
+    record = found.record[q, c]
+    if found.row_sum[q, c] == 0.0 or record < 0 or pages.data[record + 1] & LONG == 0:
+        return
+    n, place = np.int64(found.length[q, c]), np.int64(read_u8(pages.data, record + 10) & _PLACE)
+    for i in members:
+        at[i, q] = better_guess(words[i], place, n, at[i, q], pages.long_links, pages.spread)
+        prefetch(pages.long_links, at[i, q])
+
+
+@helper
+def add_links(q, c, members, words, scale, pages, found, at, weights):
+    """Add to the weights of other words what the row of slot q of event c has for them, times `scale`."""
+    record = found.record[q, c]
+    if found.row_sum[q, c] == 0.0:
+        return
+    if record < 0:
+        for i in members:
+            if np.int64(words[i]) == -1 - record:
+                weights[i] += scale * found.row_sum[q, c]
+        return
+    flags = np.int64(pages.data[record + 1])
+    if flags & LONG:
+        n, place = np.int64(found.length[q, c]), np.int64(read_u8(pages.data, record + 10) & _PLACE)
+        for i in members:
+            code = find_link(words[i], place, n, at[i, q], pages.long_links, pages.spread)
+            if code >= 0:
+                weights[i] += scale * pages.values[code]
+        return
+    n = flags & (WIDE - 1)
+    place = record + (6 if n > SUMMED else 2)
+    codes = place + n * (4 if flags & WIDE else 2)
+    single = pages.data[record] == 0 and pages.single_of_slot[q] >= 0
+    for j in range(n):
+        target = target_at(place, j, flags, pages)
+        for i in members:
+            if words[i] == target:
+                weight = found.row_sum[q, c] if single else pages.values[code_at(codes + j * pages.code_bytes, pages)]
+                weights[i] += scale * weight
+
+
 @njit(nogil=True, cache=True)
 def find(keys, words, pages):
     """What the rows of a block of events say. keys: (slots, events)"""
     slots, n = keys.shape
-    found = make_found(slots, n)
-    alive = np.empty((TOGETHER, 2), np.int64)
-    long_rows = np.empty((slots * TOGETHER, 4), np.int64)
+    found, work = make_found(slots, n), make_work(slots, TOGETHER)
     for start in range(0, n, TOGETHER):
-        look_up(keys, words, start, min(start + TOGETHER, n), 0, pages, found, alive, long_rows)
+        look_up(keys, words, start, min(start + TOGETHER, n), 0, pages, found, work)
     return found
 
 
