@@ -130,7 +130,7 @@ class Adjustment:
 
     def __init__(self, extractor: Extractor, settings: TrainingSettings, slots: int) -> None:
         layout, types = extractor.layout, extractor.spec.types
-        metafeatures = settings.metafeatures
+        metafeatures = self.metafeatures = settings.metafeatures
         self.plan = metafeatures.plan()
         self.table = _aligned_zeros(slots, 2 if settings.optimiser == "adagrad" else 1)
         if settings.optimiser == "adagrad":
@@ -143,7 +143,7 @@ class Adjustment:
         link_buckets = metafeatures.link_buckets
         self._buckets = (
             metafeatures.feature_buckets == "double", link_buckets == "double", link_buckets == "half",
-            np.int64(BUCKETS_A_LINE[link_buckets]),
+            np.int64(BUCKETS_A_LINE[link_buckets].bit_length() - 1),
         )  # fmt: skip
 
     @property
@@ -260,15 +260,16 @@ class Annotations:
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
     ) -> float:
-        from snm.kernels import adjustment as kernel
+        from snm.kernels.plain_training import trainer_of
 
         tokens = self.text.tokens
+        train_events = trainer_of(adjustment.metafeatures)
         losses: list[float] = []
 
         def work(block: tuple[int, int]) -> None:
             start, stop = block
             keys = self.extractor.keys(tokens, start, stop)
-            loss = kernel.train_events(
+            loss = train_events(
                 keys, tokens[start:stop], self.values[start:stop], self.unigrams, settings.loss == "leave-one-out",
                 settings.learning_rate(), adjustment.function, NO_GRADIENTS,
             )  # fmt: skip

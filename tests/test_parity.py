@@ -13,7 +13,7 @@ from snm import reference
 from snm.corpus import Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.features import Extractor
-from snm.kernels import adjustment as kernel
+from snm.kernels.plain_training import trainer_of
 from snm.metafeatures import MetafeatureSet
 from snm.rows import RowIndex
 from snm.training import Adjustment, Annotations, HeldOut, TrainingSettings, bucket_hashes
@@ -125,6 +125,7 @@ METAFEATURES = [
     MetafeatureSet.parse("all", link_buckets="single"),
     MetafeatureSet.parse("all, -feature", link_buckets="double"),
     MetafeatureSet.parse("type+link-count, target, feature-count+link-count"),
+    MetafeatureSet.parse("target, feature"),
 ]
 
 
@@ -155,7 +156,7 @@ def kernel_gradients(
     keys = extractor.keys(tokens, 0, len(tokens))
     annotations = annotated(text, extractor)
     gradients = np.full((len(tokens), extractor.n_slots, 2), np.nan)
-    loss = kernel.train_events(
+    loss = trainer_of(made.metafeatures)(
         keys, tokens, annotations.values, annotations.unigrams, leave_one_out, 0.0, made.function, gradients
     )
     events = []

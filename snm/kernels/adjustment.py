@@ -41,7 +41,7 @@ class Function(NamedTuple):
     count_doubled: bool
     link_doubled: bool
     link_halved: bool  # buckets of half an octave
-    buckets_a_line: np.int64
+    line_shift: np.int64  # of a link count's bucket to its line
     start: float  # what every A(i, j) begins at
     # the plan, see snm.metafeatures.Plan
     parent: np.ndarray
@@ -154,14 +154,18 @@ def set_weights(weight, i, total, link_lost, a):
 
 
 @helper
+def link_code(bucket, a):
+    """Where the weights of a link count's bucket lie in their line."""
+    return np.uint32(bucket & 7) if a.link_halved else np.uint32(FLOOR_CODES[bucket & 3])
+
+
+@helper
 def find_places(first, last, bucket, at, a, s):
     """Places of the conjunctions [first, last), with a link count of this bucket, from place[at] on."""
-    s.line[1] = s.line[3] = a.line_hashes[bucket // a.buckets_a_line]
-    if a.link_halved:
-        s.code[1] = bucket & 7
-    else:
-        s.line[2] = a.line_hashes[(bucket + 1) // a.buckets_a_line]
-        s.code[1] = FLOOR_CODES[bucket & 3]
+    s.line[1] = s.line[3] = a.line_hashes[bucket >> a.line_shift]
+    s.code[1] = link_code(bucket, a)
+    if not a.link_halved:
+        s.line[2] = a.line_hashes[(bucket + 1) >> a.line_shift]
         s.code[2] = FLOOR_CODES[(bucket + 1) & 3]
         s.code[3] = PAIR_CODES[bucket & 3]
     for c in range(first, last):
@@ -243,40 +247,38 @@ def take_steps(first, last, at, weight_n, g_n, weight_p, g_p, i, rate, a, s):
 
 
 @helper
-def take_plain_steps(first, last, at, gradient, rate, a, s):
-    """The same where all weights are 1."""
-    for c in range(first, last):
-        take_step(s.place[at + c - first], gradient, rate, a)
+def counts_of(k, q, words, annotations, unigrams):
+    """C_i* and C_ij of slot q of event k; 0 where there is no feature."""
+    if q == 0:
+        return unigrams.total, np.int64(unigrams.counts[words[k]])
+    packed = annotations[k, q - 1]
+    return unpack_count(packed >> np.uint32(16)), unpack_count(packed & np.uint32(0xFFFF))
+
+
+@helper
+def factors_of(total, link, leave_one_out):
+    """C_i* and C_ij of the positive part, and the factors of both parts of a feature's gradient.
+
+    Those are (C_i* - C_ij) / (C_i* - 1) and (C_ij - 1) / (C_i* - 1) with leave-one-out, 1 and C_ij / C_i* without.
+    """
+    if not leave_one_out:
+        return total, link, 1.0, link / total
+    share = 1.0 / (total - 1)
+    return total - 1, link - 1, (total - link) * share, (link - 1) * share
 
 
 @helper
 def place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s):
     """Place the conjunctions of all features of event k that take part, as links n and on, from place[at] on.
 
-    Returns where both end. `negative` and `positive` get their factors: (C_i* - C_ij) / (C_i* - 1) and
-    (C_ij - 1) / (C_i* - 1) with leave-one-out, 1 and C_ij / C_i* without.
+    Returns where both end. `negative` and `positive` get their factors.
     """
     target = target_hash(words[k])
-    for q in range(keys.shape[0]):
-        if keys[q, k] == ABSENT:
-            continue
-        if q == 0:
-            total, link = unigrams.total, np.int64(unigrams.counts[words[k]])
-        else:
-            packed = annotations[k, q - 1]
-            if packed == 0:
-                continue
-            total, link = unpack_count(packed >> np.uint32(16)), unpack_count(packed & np.uint32(0xFFFF))
+    for q in range(keys.shape[0] if keys[0, k] != ABSENT else 0):
+        total, link = counts_of(k, q, words, annotations, unigrams)
         if link == 0 or (leave_one_out and total == 1):
             continue
-        s.negative[n], link_p = 1.0, link
-        if leave_one_out:
-            total -= 1
-            link_p -= 1
-        share = 1.0 / total
-        if leave_one_out:
-            s.negative[n] = (total + 1 - link) * share
-        s.positive[n] = link_p * share
+        total, link_p, s.negative[n], s.positive[n] = factors_of(total, link, leave_one_out)
         s.slot[n] = q
         s.last_p[n] = a.ends[0]
         at = place_link(n, at, keys[q, k], total, target, link, a, s)
@@ -287,38 +289,10 @@ def place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, 
 
 
 @helper
-def predict_plainly(first, stop, a, s):
-    """The same where all weights are 1, and both parts share what does not hold the link count. A fifth faster."""
-    bare = a.ends[0]
-    predicted = 0.0
-    for i in range(first, stop):
-        begin, last = s.begin[i], s.last_n[i]
-        shared = a.start
-        for c in range(bare):
-            shared += a.multiplicity[c] * a.table[s.place[begin + c], 0]
-        sum_n = shared
-        for c in range(bare, last):
-            sum_n += a.multiplicity[c] * a.table[s.place[begin + c], 0]
-        factor = bounded_exp(sum_n)
-        s.negative[i] *= factor
-        if s.positive[i] > 0.0:
-            if s.last_p[i] > bare:
-                at = begin + last - bare
-                for c in range(bare, s.last_p[i]):
-                    shared += a.multiplicity[c] * a.table[s.place[at + c], 0]
-                factor = bounded_exp(shared)
-            s.positive[i] *= factor
-        predicted += s.positive[i]
-    return predicted
-
-
-@helper
 def predict_event(first, stop, a, s):
     """Multiply the factors of the features [first, stop) by exp(A); return y', the sum of the positive parts."""
     bare = a.ends[0]
     predicted = 0.0
-    if not (a.count_doubled or a.link_doubled):
-        return predict_plainly(first, stop, a, s)
     for i in range(first, stop):
         begin, last = s.begin[i], s.last_n[i]
         a_n = a_p = a.start
@@ -340,16 +314,9 @@ def predict_event(first, stop, a, s):
 def step_event(first, stop, rate, a, s):
     """Take the steps of the features [first, stop), by the gradients in `negative` and `positive`."""
     bare = a.ends[0]
-    plain = not (a.count_doubled or a.link_doubled)
     for i in range(first, stop):
         begin, last, g_n, g_p = s.begin[i], s.last_n[i], s.negative[i], s.positive[i]
-        if plain and s.last_p[i] > bare:
-            take_plain_steps(0, bare, begin, g_n + g_p, rate, a, s)
-            take_plain_steps(bare, last, begin + bare, g_n, rate, a, s)
-            take_plain_steps(bare, s.last_p[i], begin + last, g_p, rate, a, s)
-        elif plain:
-            take_plain_steps(0, last, begin, g_n + g_p, rate, a, s)
-        elif s.last_p[i] > bare:
+        if s.last_p[i] > bare:
             take_steps(0, bare, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
             take_steps(bare, last, begin + bare, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
             take_steps(bare, s.last_p[i], begin + last, s.weight_p, g_p, s.weight_p, 0.0, i, rate, a, s)
@@ -360,7 +327,7 @@ def step_event(first, stop, rate, a, s):
 
 
 @njit(nogil=True, cache=True)
-def train_events(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
+def train_weighted(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
     """One online pass over a block of events, by Eq. gradient_agg; return the summed loss.
 
     With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and

@@ -140,9 +140,7 @@ def pack_count(count):
 @helper
 def unpack_count(packed):
     """Never more than the count was, and in the same half octave."""
-    if packed < PACKED_EXACTLY:
-        return np.int64(packed)
-    shift = (packed >> np.uint32(11)) - np.uint32(1)
+    shift = max(packed >> np.uint32(11), np.uint32(1)) - np.uint32(1)
     return np.int64(packed - (shift << np.uint32(11))) << np.int64(shift)
 
 

@@ -1,0 +1,174 @@
+"""Leave-one-out training without weights: a kernel for each set of metafeatures.
+
+What `snm.kernels.adjustment.train_weighted` does for any set, where counts have one bucket each, so that no conjunction
+has a weight: 1.5 times as fast for the default set, to the same bits.
+"""
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from snm.kernels.adjustment import (
+    bounded_exp,
+    counts_of,
+    factors_of,
+    link_bucket,
+    link_code,
+    log2_bucket,
+    take_step,
+    target_hash,
+    train_weighted,
+)  # fmt: skip
+from snm.kernels.extraction import ABSENT
+from snm.kernels.hashing import FEATURE_SALT, helper, mix64, slot_of
+from snm.kernels.memory import prefetch
+from snm.metafeatures import MetafeatureSet
+
+EVENTS_AHEAD = 7  # events whose places are known and asked for before one is learned from
+
+
+def trainer_of(metafeatures: MetafeatureSet) -> Any:
+    """`train_weighted`, or what does the same faster where no conjunction has a weight."""
+    doubled = "double" in (metafeatures.feature_buckets, metafeatures.link_buckets)
+    bare, linked = metafeatures.plan().split()
+    return train_weighted if doubled or not (bare and linked) else _plain_trainer(bare, linked)
+
+
+@cache
+def _plain_trainer(bare, linked):
+    """`train_weighted` for one plan, where counts have one bucket each, so that no conjunction has a weight.
+
+    `bare` and `linked`: of every conjunction without and with the link count the units that it holds, as bits, and its
+    multiplicity. They are constants to LLVM, which writes out the loops over them: half as long again without.
+    """
+    bare_units, bare_times = tuple(u for u, _ in bare), tuple(m for _, m in bare)
+    linked_units, linked_times = tuple(u for u, _ in linked), tuple(m for _, m in linked)
+    n_bare, n_linked = len(bare), len(linked)
+    n = n_bare + n_linked
+
+    @helper
+    def hash_of(units, feature, kind, count, target):
+        h = np.uint64(0)
+        if units & 1:
+            h ^= feature
+        if units & 2:
+            h ^= kind
+        if units & 4:
+            h ^= count
+        if units & 8:
+            h ^= target
+        return h
+
+    @helper
+    def place_linked(i, at, line, bucket, feature, kind, count, target, a, place_of):
+        code = link_code(bucket, a)
+        for c in range(n_linked):
+            h = hash_of(linked_units[c], feature, kind, count, target) ^ a.line_hashes[line]
+            place_of[i, at + c] = np.uint32(slot_of(h, a.slots)) ^ code
+
+    @helper
+    def ask_for(i, first, last, place_of, a):
+        for c in range(first, last):
+            prefetch(a.table, place_of[i, c])
+
+    @helper
+    def place(i, key, target, total, link, link_p, a, place_of, apart):
+        """Where all conjunctions of link i lie, those of the positive part alone last."""
+        feature = mix64(key ^ FEATURE_SALT)
+        kind = a.type_hashes[(key >> a.type_shift) & a.type_mask]
+        count = a.count_hashes[log2_bucket(total)[0]]
+        for c in range(n_bare):
+            h = hash_of(bare_units[c], feature, kind, count, target)
+            place_of[i, c] = np.uint32(slot_of(h, a.slots))
+        bucket = link_bucket(link, a)[0]
+        line = bucket >> a.line_shift
+        place_linked(i, n_bare, line, bucket, feature, kind, count, target, a, place_of)
+        ask_for(i, 0, n, place_of, a)
+        bucket_p = link_bucket(link_p, a)[0] if link_p > 0 else bucket
+        apart[i] = bucket_p != bucket
+        if apart[i]:
+            line_p = bucket_p >> a.line_shift
+            place_linked(i, n, line_p, bucket_p, feature, kind, count, target, a, place_of)
+            if line_p != line:
+                ask_for(i, n, n + n_linked, place_of, a)
+
+    @helper
+    def predict(i, place_of, apart, a):
+        """exp(A) of both parts."""
+        shared = a.start
+        for c in range(n_bare):
+            shared += bare_times[c] * a.table[place_of[i, c], 0]
+        total = shared
+        for c in range(n_linked):
+            total += linked_times[c] * a.table[place_of[i, n_bare + c], 0]
+        factor = bounded_exp(total)
+        if not apart[i]:
+            return factor, factor
+        for c in range(n_linked):
+            shared += linked_times[c] * a.table[place_of[i, n + c], 0]
+        return factor, bounded_exp(shared)
+
+    @helper
+    def step(i, place_of, apart, g_n, g_p, rate, a):
+        for c in range(n_bare):
+            take_step(place_of[i, c], g_n + g_p, rate, a)
+        shared = g_n if apart[i] else g_n + g_p
+        for c in range(n_linked):
+            take_step(place_of[i, n_bare + c], shared, rate, a)
+        if apart[i]:
+            for c in range(n_linked):
+                take_step(place_of[i, n + c], g_p, rate, a)
+
+    @njit(nogil=True, cache=True)
+    def train_plainly(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
+        slots, events = keys.shape
+        most = (EVENTS_AHEAD + 1) * slots  # event k has the places from k % (EVENTS_AHEAD + 1) * slots on
+        place_of, apart = np.zeros((most, n + n_linked), np.uint32), np.zeros(most, np.bool_)
+        negative, positive, slot = np.zeros(most), np.zeros(most), np.zeros(most, np.int64)
+        ends = np.zeros(EVENTS_AHEAD + 1, np.int64)
+        rate, loss, product = np.float32(rate), 0.0, 1.0  # of predictions whose logarithm is not taken yet
+        for ahead in range(events + EVENTS_AHEAD):
+            if ahead < events:
+                i = ahead % (EVENTS_AHEAD + 1) * slots
+                target = target_hash(words[ahead])
+                for q in range(slots if keys[0, ahead] != ABSENT else 0):
+                    total, link = counts_of(ahead, q, words, annotations, unigrams)
+                    if link == 0 or (leave_one_out and total == 1):
+                        continue
+                    total, link_p, negative[i], positive[i] = factors_of(total, link, leave_one_out)
+                    slot[i] = q
+                    place(i, keys[q, ahead], target, total, link, link_p, a, place_of, apart)
+                    i += 1
+                ends[ahead % (EVENTS_AHEAD + 1)] = i
+            k = ahead - EVENTS_AHEAD
+            if k < 0:
+                continue
+            first, last = k % (EVENTS_AHEAD + 1) * slots, ends[k % (EVENTS_AHEAD + 1)]
+            predicted = 0.0
+            for i in range(first, last):
+                factor_n, factor_p = predict(i, place_of, apart, a)
+                negative[i] *= factor_n
+                positive[i] *= factor_p
+                predicted += positive[i]
+            pull = 0.0
+            if predicted > 0.0:
+                product *= predicted
+                if not 1e-200 < product < 1e200:
+                    loss -= math.log(product)
+                    product = 1.0
+                # without leave-one-out `negative` has the whole first term of the gradient
+                pull = (1.0 if leave_one_out else 0.0) - 1.0 / predicted
+            for i in range(first, last):
+                loss += negative[i] + (positive[i] if leave_one_out else 0.0)
+                positive[i] *= pull
+                if len(gradients):
+                    gradients[k, slot[i], 0] = negative[i]
+                    gradients[k, slot[i], 1] = positive[i]
+                if rate > 0.0:
+                    step(i, place_of, apart, negative[i], positive[i], rate, a)
+        return loss - math.log(product)
+
+    return train_plainly
