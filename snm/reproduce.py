@@ -368,9 +368,14 @@ def plot_frontier(corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
     best.sort(key=lambda row: row["words/s"])
     axes.plot([row["words/s"] for row in best], [row["test"] for row in best], color="#cccccc", linewidth=1, zorder=1)
     axes.scatter([row["words/s"] for row in known], [row["test"] for row in known], 42, color="#1b6ca8", zorder=3)
+    low, high = min(row["test"] for row in known), max(row["test"] for row in known)
     for row in known:
         place = row["words/s"], row["test"]
-        axes.annotate(row["model"], place, (6, 5), textcoords="offset points", fontsize=9)
+        above = (o for o in known if 0 < o["test"] - row["test"] < (high - low) / 20)
+        crowded = any(
+            row["words/s"] / 30 < o["words/s"] < 3 * row["words/s"] for o in above
+        )  # its label would be there
+        axes.annotate(row["model"], place, (6, -12 if crowded else 5), textcoords="offset points", fontsize=9)
     axes.set_xscale("log")
     axes.set_xlabel("words scored a second on one core")
     axes.set_ylabel("test perplexity")
