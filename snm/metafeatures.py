@@ -170,13 +170,12 @@ class Plan:
             np.array([bool(m & _mask(FEATURE)) for m in conjunctions]),
         )
 
-    def split(self) -> tuple[tuple[tuple[int, float], ...], tuple[tuple[int, float], ...]]:
-        """Of the conjunctions without, and of those with a link count, the units each holds, as bits, and how often."""
-        units = [0]
+    def units(self) -> tuple[int, ...]:
+        """The units that each conjunction holds, as bits."""
+        bases = [0]
         for parent, unit in zip(self.parent[1:].tolist(), self.unit[1:].tolist(), strict=True):
-            units.append(units[parent] | 1 << unit)
-        both = [(units[b], m) for b, m in zip(self.base.tolist(), self.multiplicity.tolist(), strict=True)]
-        return tuple(both[: self.ends[0]]), tuple(both[self.ends[0] :])
+            bases.append(bases[parent] | 1 << unit)
+        return tuple(bases[b] for b in self.base.tolist())
 
 
 def _last_unit(mask: int) -> int:

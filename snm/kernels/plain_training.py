@@ -184,12 +184,8 @@ def _plain_trainer(plan):
 def trainer_of(metafeatures: MetafeatureSet) -> Any:
     """`train_weighted`, or what does the same faster where no conjunction has a weight."""
     doubled = "double" in (metafeatures.feature_buckets, metafeatures.link_buckets)
-    bare, linked = metafeatures.plan().split()
-    if doubled or not (bare and linked):
+    plan = metafeatures.plan()
+    bare, units, times = int(plan.ends[0]), plan.units(), tuple(plan.multiplicity.tolist())
+    if doubled or not 0 < bare < len(units):
         return train_weighted
-    return _plain_trainer(
-        Plan(
-            tuple(u for u, _ in bare), tuple(m for _, m in bare),
-            tuple(u for u, _ in linked), tuple(m for _, m in linked),
-        )
-    )  # fmt: skip
+    return _plain_trainer(Plan(units[:bare], times[:bare], units[bare:], times[bare:]))

@@ -35,7 +35,7 @@ EVENTS_PREPARED = 1 << 18  # together, at least a batch
 class Conjunction(NamedTuple):
     """A conjunction of metafeatures. See `snm.metafeatures.Plan`, whose indices these are."""
 
-    units: tuple[int, ...]
+    units: int  # as bits
     group: int
     variant: int
     multiplicity: float
@@ -44,11 +44,8 @@ class Conjunction(NamedTuple):
     @staticmethod
     def all_of(metafeatures: MetafeatureSet) -> list[Conjunction]:
         plan = metafeatures.plan()
-        units: list[tuple[int, ...]] = [()]
-        for parent, unit in zip(plan.parent[1:].tolist(), plan.unit[1:].tolist(), strict=True):
-            units.append((*units[parent], unit))
-        columns = plan.base.tolist(), plan.kind.tolist(), plan.multiplicity.tolist(), plan.lexical.tolist()
-        return [Conjunction(units[b], kind >> 2, kind & 3, m, x) for b, kind, m, x in zip(*columns, strict=True)]
+        columns = plan.units(), plan.kind.tolist(), plan.multiplicity.tolist(), plan.lexical.tolist()
+        return [Conjunction(units, kind >> 2, kind & 3, m, x) for units, kind, m, x in zip(*columns, strict=True)]
 
 
 class LinkCount(NamedTuple):
@@ -140,8 +137,9 @@ class TensorAdjustment:
     def place(self, c: Conjunction, links: Links, count: LinkCount) -> Tensor:
         """Where the weight of conjunction c of each link lies."""
         hashed = count.lines[c.group]
-        for unit in c.units:
-            hashed = hashed ^ links.units[unit]
+        for unit, hashes in enumerate(links.units):
+            if c.units >> unit & 1:
+                hashed = hashed ^ hashes
         return slot_of(hashed, len(self.table)) ^ count.codes[c.group]
 
     @staticmethod

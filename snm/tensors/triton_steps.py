@@ -166,9 +166,7 @@ class TritonStepper:
     def __init__(self, adjustment: TensorAdjustment, leave_one_out: bool, rate: float) -> None:
         self.a, self.leave_one_out, self.rate = adjustment, leave_one_out, rate
         device = adjustment.device
-        self.plan = tuple(
-            (sum(1 << u for u in c.units), c.group, c.variant, float(c.multiplicity)) for c in adjustment.conjunctions
-        )
+        self.plan = tuple((c.units, c.group, c.variant, c.multiplicity) for c in adjustment.conjunctions)
         self.gradient = torch.zeros(len(adjustment.table), dtype=torch.int32, device=device)
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)
 
