@@ -14,6 +14,8 @@ from typing import Any
 
 from common import ROOT, markdown_table
 
+from snm.engines import has_gpu
+
 SCRIPTS = {
     "train": "Training, from text to a finished model. The reference is `lmplz -o 5`, which stops at an ARPA file.",
     "read": "Vocabulary and encoding. The reference is the 60 MB/s that were asked for.",
@@ -26,6 +28,7 @@ SCRIPTS = {
     "beam": "One more word after a state, from Python. The reference is `kenlm.Model.BaseScore`.",
     "opening": "Opening a model, and the help. The reference is what was asked for.",
     "growth": "How cost grows with the text.",
+    "gpu": "The GPU engine, in absolute times; left out where there is no GPU.",
 }
 HEAD = """# Benchmarks
 
@@ -53,6 +56,8 @@ def main() -> None:
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     for name in asked.only:
+        if name == "gpu" and not has_gpu():
+            continue
         command = [sys.executable, Path(__file__).parent / f"{name}.py", asked.corpus, "--work", asked.work]
         command += ["--json", asked.work / f"{name}.result.json", *(["--kenlm", asked.kenlm] if asked.kenlm else [])]
         subprocess.run(command, check=True)
