@@ -251,7 +251,7 @@ class Workspace:
         known = {member for table in tables for line in self._lines(table) for member in line.members}
         for name in names:
             if name not in known:
-                raise SettingsError(f"no model {name!r} in these tables; expected some of {', '.join(sorted(known))}")
+                raise SettingsError(f"no model {name!r} in these tables; expected some of {'; '.join(sorted(known))}")
         for name in names:
             self.probabilities(name)
 
