@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from snm import __version__
-from snm.terminal import Group, Number, Size, import_modules, notify
+from snm.terminal import Group, Number, Size, chosen_threads, import_modules, notify, threads_option
 from snm.terminal import bar as progress_bar
-from snm.training_options import chosen_threads, settings_of, threads_option, training_options
+from snm.training_options import settings_of, training_options
 
 if TYPE_CHECKING:
     from snm.evaluation import PerplexityReport

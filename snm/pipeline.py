@@ -485,6 +485,7 @@ class _Run:
             "link_buckets": training.metafeatures.link_buckets,
             "merged": training.metafeatures.merged,
             "seed": self.settings.seed,
+            "engine": self.engine.name,
             "prune": self.settings.prune,
             "losses": self.report.losses,
             "dev_perplexities": self.report.perplexities,

@@ -1,4 +1,6 @@
-"""What the command line needs of a terminal: parameter types, errors on one line, progress bars, messages."""
+"""What the command line needs of a terminal: types of parameters, the option that most commands have, errors on one
+line, progress bars, messages.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +38,15 @@ class Number(click.IntRange):
     """A whole number, shown as N."""
 
     name = "N"
+
+
+threads_option = click.option("--threads", type=Number(1), help="Threads.  [default: all cores]")
+
+
+def chosen_threads(threads: int | None) -> int:
+    from snm.parallel import default_threads
+
+    return threads or default_threads()
 
 
 class Group(click.Group):

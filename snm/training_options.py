@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from snm.terminal import Number, Size
+from snm.terminal import Number, Size, chosen_threads, threads_option
 
 if TYPE_CHECKING:
     from snm.metafeatures import MetafeatureSet
     from snm.pipeline import Settings
 
 Command = Callable[..., Any]
-
-threads_option = click.option("--threads", type=Number(1), help="Threads.  [default: all cores]")
-
-
-def chosen_threads(threads: int | None) -> int:
-    from snm.parallel import default_threads
-
-    return threads or default_threads()
-
 
 # fmt: off
 OPTIONS = [

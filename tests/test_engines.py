@@ -361,13 +361,14 @@ class TestPipeline:
         "settings",
         [
             Settings(features="snm5", threads=1),
+            Settings(order=1, threads=1, gate=0),  # a gate over one row changes nothing
             Settings(features=SMALL_SKIPS, threads=1, partitions=3, weight_bits=16),
             Settings(features="snm3", threads=1, training=TrainingSettings(passes=3, events=8_000), prune=1),
             Settings(features="snm3", threads=1, training=TrainingSettings(loss="poisson", optimiser="sgd")),
             Settings(features="snm3", threads=1, training=TrainingSettings(loss="multinomial")),
             Settings(features="small", threads=1, classes=8, closed=True),
         ],
-        ids=["snm5", "skips", "passes", "sgd", "multinomial", "small"],
+        ids=["snm5", "unigrams", "skips", "passes", "sgd", "multinomial", "small"],
     )
     def test_models_are_alike(
         self, on_device: Any, settings: Settings, bigrams: tuple[Path, Path], tmp_path: Path
@@ -380,6 +381,7 @@ class TestPipeline:
         assert ppl == pytest.approx(expected, rel=0.005)
         assert {k: cpu.manifest[k] for k in ("rows", "links")} == {k: gpu.manifest[k] for k in ("rows", "links")}
         assert cpu.manifest.keys() == gpu.manifest.keys()
+        assert [m.manifest["training"]["engine"] for m in (cpu, gpu)] == ["cpu", "gpu"]
         assert gpu.manifest["files"].keys() == cpu.manifest["files"].keys()
 
     def test_counts_of_a_baseline_are_the_same_bytes(

@@ -60,7 +60,7 @@ class GpuEngine:
 
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
         s = self.settings
-        fit = int(EVENTS_SHARE * self._memory()[1]) // EventCounts.bytes_needed(1, extractor)
+        fit = int(EVENTS_SHARE * self._memory()[1]) // max(1, EventCounts.bytes_needed(1, extractor))
         wanted = fit if s.training.events is None else min(fit, s.training.events)
         chosen = corpus.draw_sentences(text, wanted, s.seed)
         if chosen is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BYTES_A_LINK = 128  # of a partition while it is sorted and counted
 LINKS_A_PART = 1 << 24  # handed out together
-MOST_LINKS = (1 << 31) - 1  # of a partition: beyond, PyTorch's sort gives up
+MOST_LINKS = (1 << 31) - 1  # of a partition: PyTorch's `nonzero` takes no more
 
 
 class TensorCounter:
@@ -149,16 +149,20 @@ def _run_lengths(starts: Tensor, size: int) -> Tensor:
     return torch.diff(starts, append=torch.tensor([size], device=starts.device))
 
 
+def floor_log2(counts: Tensor) -> Tensor:
+    """Of counts above zero."""
+    return torch.frexp(counts.double()).exponent.long() - 1
+
+
 def pack_count(counts: Tensor) -> Tensor:
     """`snm.kernels.counting.pack_count` of every entry."""
-    exponent = torch.frexp(counts.double()).exponent.long()  # the number of bits
-    shift = (exponent - (PACKED_EXACTLY.bit_length() - 1)).clamp(min=0)
+    shift = (floor_log2(counts) + 2 - PACKED_EXACTLY.bit_length()).clamp(min=0)
     return (shift << 11) + (counts >> shift)
 
 
 def unpack_count(packed: Tensor) -> Tensor:
     shift = ((packed >> 11) - 1).clamp(min=0)
-    return torch.where(packed < PACKED_EXACTLY, packed, (packed - (shift << 11)) << shift)
+    return (packed - (shift << 11)) << shift
 
 
 def _parts(made: tuple[Tensor, ...]) -> Iterator[Counts]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 KEYS_A_BLOCK = 1 << 25  # of a block of events: large enough that starting a kernel costs nothing beside its work
 
 
+def has_triton(device: torch.device) -> bool:
+    """Whether kernels in Triton run there."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
 class TokenBlocks:
     """A text on a device, and the keys of its events block by block."""
 
@@ -31,7 +36,7 @@ class TokenBlocks:
         self._slots = tensor_of(extractor.slot_table, device)
         self._orders = int(max(extractor.slot_table[:, 0].max(), extractor.slot_table[:, 2].max())) + 1
         self.block = max(1, KEYS_A_BLOCK // extractor.n_slots)
-        self.triton = device.type == "cuda" and find_spec("triton") is not None
+        self.triton = has_triton(device)
 
     def __len__(self) -> int:
         return len(self.tokens)

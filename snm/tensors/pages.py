@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,14 +25,17 @@ class TensorPageWriter(PageWriter):
     rows_at_a_time = 1 << 22
     adjustment: TensorAdjustment
 
+    @cached_property
+    def _single_weights(self) -> Tensor:
+        return torch.from_numpy(self.singles).to(self.adjustment.device)
+
     def _add(self, part: Counts, advance: Callable[[int], None]) -> None:
         device = self.adjustment.device
         rows = Rows.of(part, device)
-        singles = torch.from_numpy(self.singles).to(device)
-        weights = self.adjustment.weigh_rows(rows, singles)
+        weights = self.adjustment.weigh_rows(rows, self._single_weights)
         check_finite(weights.amax().cpu().numpy())
         codes = torch.searchsorted(torch.from_numpy(self.middles).to(device), weights)
-        packer = _Packer(rows, codes, len(singles) > 0, int(self.shift), self.code_bytes)
+        packer = _Packer(rows, codes, len(self.singles) > 0, int(self.shift), self.code_bytes)
         values = torch.from_numpy(self.values).to(device).double()
         data, long_links = packer.pack(values, self.spread, self.n_long)
         first = packer.first_page

@@ -6,11 +6,11 @@ between the operations.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from snm.tensors.extraction import has_triton
 from snm.tensors.training import Batch, LinkCount, Links, TensorAdjustment
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Stepper(Protocol):
 
 
 def stepper_for(adjustment: TensorAdjustment, leave_one_out: bool, rate: float) -> Stepper:
-    if adjustment.device.type == "cuda" and find_spec("triton") is not None:
+    if has_triton(adjustment.device):
         from snm.tensors.triton_steps import TritonStepper
 
         return TritonStepper(adjustment, leave_one_out, rate)

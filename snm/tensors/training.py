@@ -17,7 +17,7 @@ from snm.counting import Counts
 from snm.features import Extractor
 from snm.kernels.adjustment import LARGEST_EXPONENT
 from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES, MetafeatureSet
-from snm.tensors.counting import unpack_count
+from snm.tensors.counting import floor_log2, unpack_count
 from snm.tensors.extraction import TokenBlocks
 from snm.tensors.hashing import FEATURE_SALT, mix64, shift_right, slot_of, target_hash, tensor_of, widened
 from snm.training import TrainingSettings, bucket_hashes, line_hashes
@@ -106,7 +106,7 @@ class TensorAdjustment:
 
     def links(self, keys: Tensor, totals: Tensor, targets: Tensor) -> Links:
         """`targets` are the hashes of the targets."""
-        floor, lost = _log2(totals)
+        floor = floor_log2(totals)
         units = torch.stack(
             [
                 mix64(keys ^ FEATURE_SALT),
@@ -116,10 +116,10 @@ class TensorAdjustment:
                 self._count_hashes[floor + 1],
             ]
         )
-        return Links(units, _shares(lost) if self.count_doubled else None)
+        return Links(units, _shares(totals, floor) if self.count_doubled else None)
 
     def link_count(self, counts: Tensor) -> LinkCount:
-        floor, lost = _log2(counts)
+        floor = floor_log2(counts)
         nothing = torch.zeros_like(floor)
         if self._link_halved:
             half = (counts >> (floor - 1).clamp(min=0)) & 1
@@ -132,7 +132,7 @@ class TensorAdjustment:
             return LinkCount(torch.stack([nothing, line]), torch.stack([nothing, code]), None)
         above = self._line_hashes[(floor + 1) // self._buckets_a_line]
         codes = [nothing, code, self._floor_codes[(floor + 1) & 3], self._pair_codes[floor & 3]]
-        return LinkCount(torch.stack([nothing, line, above, line]), torch.stack(codes), _shares(lost))
+        return LinkCount(torch.stack([nothing, line, above, line]), torch.stack(codes), _shares(counts, floor))
 
     def place(self, c: Conjunction, links: Links, count: LinkCount) -> Tensor:
         """Where the weight of conjunction c of each link lies."""
@@ -234,15 +234,9 @@ class Rows(NamedTuple):
         )
 
 
-def _log2(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Floor of log2 of counts above zero, and what the floor lost."""
-    numbers = counts.double()
-    floor = torch.frexp(numbers).exponent.long() - 1
-    return floor, (torch.log2(numbers) - floor).float()
-
-
-def _shares(lost: Tensor) -> Tensor:
-    """Weights of no bucket, the floor's, the ceiling's and both."""
+def _shares(counts: Tensor, floor: Tensor) -> Tensor:
+    """Weights of no bucket, the floor's, the ceiling's and both, by what the floor of log2 lost of counts."""
+    lost = (torch.log2(counts.double()) - floor).float()
     return torch.stack([torch.ones_like(lost), 1 - lost, lost, lost * (1 - lost)])
 
 
@@ -254,7 +248,7 @@ class EventCounts:
 
     def __init__(self, text: TokenBlocks, unigrams: Counts, chosen: np.ndarray | None) -> None:
         """`chosen`: of every token of the text whether its event is learned from; None for all."""
-        self.text, device = text, text.device
+        device = text.device
         self._numbers: Tensor | None = None
         n = len(text)
         if chosen is not None:
@@ -289,7 +283,8 @@ class EventCounts:
 
     def counts_of(self, keys: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """C_i* and C_ij of every slot of the events [start, stop), 0 where there is no feature. (slots, events)"""
-        packed = self.values[start * self.slots : stop * self.slots].view(-1, self.slots).T.long() & 0xFFFFFFFF
+        packed = self.values[start * self.slots : stop * self.slots].view(stop - start, self.slots)
+        packed = packed.T.long() & 0xFFFFFFFF
         words = self.tokens.tokens[start:stop].long()
         there = keys[0] != 0
         totals = torch.cat([(there * self._total)[None], unpack_count(packed >> 16)])
