@@ -183,6 +183,8 @@ class Workspace:
         settings = Settings(threads=self.threads, memory=self.memory, **how)
         model = train(self.texts["train"], output, settings, overwrite=output.exists(), progress=self.progress)
         seconds = time.perf_counter() - begun
+        if how.get("model") in NEURAL:
+            model.move_to("auto")
         for part, path in paths.items():
             text = encode_files(self.texts[part], model.vocabulary)
             np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])

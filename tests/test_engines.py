@@ -24,7 +24,7 @@ from snm.pages import ARRAYS, Pages, PageWriter
 from snm.pipeline import Settings
 from snm.storage import ModelWriter
 from snm.training import Adjustment, AdjustmentFunction, Annotations, TrainingSettings
-from snm.vocabulary import Vocabulary
+from snm.vocabulary import BEGIN, Vocabulary
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train, write_bigrams
 from tests.test_cli import fails
 from tests.test_parity import METAFEATURES, WORDS, all_counts, annotated, oracle_counts
@@ -106,6 +106,22 @@ class TestCounting:
         for start, stop in blocks.blocks():
             found = blocks.keys(start, stop).cpu().numpy().view(np.uint64)
             assert np.array_equal(found, extractor.keys(text.tokens, start, stop))
+
+    @pytest.mark.parametrize("some", [False, True])
+    def test_triton_collects_the_links_of_plain_pytorch(self, with_triton: Any, some: bool) -> None:
+        text = random_text(3, 20, WORDS - 2, 30)
+        extractor = extractor_of(SMALL_SKIPS, text, WORDS)
+        chosen = np.isin(np.cumsum(text.tokens == BEGIN), (2, 3, 11)) if some else None
+        made = []
+        for triton in (False, True):
+            blocks = TokenBlocks(text.tokens, extractor, with_triton)
+            blocks.block, blocks.triton = 150, triton
+            events = EventCounts(blocks, unigram_counts(text, extractor), chosen)
+            counter = TensorCounter(blocks, 1 << 30, 2, events=events)
+            made.append((counter.totals, *joined(list(counter)), events.values[:-1].cpu().numpy()))
+        assert np.count_nonzero(made[0][-1]) > 0
+        for one, other in zip(*made, strict=True):
+            assert np.array_equal(one, other)
 
     def test_counts_are_the_oracles(self, device: Any) -> None:
         text = random_text(4)

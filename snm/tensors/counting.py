@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from snm.counting import Counts, least_counts, partition_ranges
+from snm.features import KeyLayout
 from snm.kernels.counting import PACKED_EXACTLY
 from snm.progress import Progress, silent
 from snm.tensors.extraction import TokenBlocks
@@ -28,6 +29,46 @@ if TYPE_CHECKING:
 BYTES_A_LINK = 128  # of a partition while it is sorted and counted
 LINKS_A_PART = 1 << 24  # handed out together
 MOST_LINKS = (1 << 31) - 1  # of a partition: PyTorch's `nonzero` takes no more
+
+
+class LinkBuffer:
+    """The links of a partition, the buckets [first, last), on their way to being sorted.
+
+    links: sort keys, what the bucket does not say of a key and its target. (size,) int64
+    buckets: less the first. (size,) int16 where that holds them, else int32
+    sources: where the counts of each link go, see `EventCounts`; none without events. (size,) int64
+    """
+
+    def __init__(
+        self, layout: KeyLayout, first: int, last: int, size: int, with_sources: bool, device: torch.device
+    ) -> None:
+        self.layout, self.first, self.last = layout, first, last
+        narrow = last - first <= 1 << 15  # half as many passes of the sort
+        self.links = torch.empty(size, dtype=torch.int64, device=device)
+        self.buckets = torch.empty(size, dtype=torch.int16 if narrow else torch.int32, device=device)
+        self.sources = torch.empty(size if with_sources else 0, dtype=torch.int64, device=device)
+        self._filled = 0
+
+    def add(self, keys: Tensor, targets: Tensor, origins: Tensor | None) -> None:
+        """Add those links of a block of events that belong here. keys: (slots, events); targets, origins: (events,)"""
+        bits, target_bits = self.layout.bucket_bits, self.layout.target_bits
+        buckets = _buckets(keys, bits)
+        slots, events = ((keys != 0) & (buckets >= self.first) & (buckets < self.last)).nonzero(as_tuple=True)
+        part = slice(self._filled, self._filled + len(slots))
+        self._filled = part.stop
+        self.links[part] = (((keys[slots, events] ^ 1) << bits) & -(1 << target_bits)) | targets[events]
+        self.buckets[part] = (buckets[slots, events] - self.first).to(self.buckets.dtype)
+        if origins is not None:
+            self.sources[part] = torch.where(origins[events] < 0, -1, origins[events] + slots)
+
+
+def _buckets(keys: Tensor, bits: int) -> Tensor:
+    return shift_right(keys, 64 - bits)
+
+
+def _tally(keys: Tensor, bits: int, sizes: Tensor) -> None:
+    """Add to `sizes` how many keys there are in each bucket. keys: (slots, events)"""
+    sizes += torch.bincount(_buckets(keys[keys != 0], bits), minlength=len(sizes))
 
 
 class TensorCounter:
@@ -47,18 +88,16 @@ class TensorCounter:
         self.ranges = partition_ranges(BYTES_A_LINK * self.totals, room, partitions)
         self.done = 0.0
 
-    def _buckets(self, keys: Tensor) -> Tensor:
-        return shift_right(keys, 64 - self.layout.bucket_bits)
-
     def _sizes(self) -> np.ndarray:
         """How many links each bucket has, repeats counted. (buckets,) int64"""
-        n = 1 << self.layout.bucket_bits
-        sizes = torch.zeros(n, dtype=torch.int64, device=self.text.device)
+        bits = self.layout.bucket_bits
+        tally = _tally
+        if self.text.triton:
+            from snm.tensors.triton_links import tally
+        sizes = torch.zeros(1 << bits, dtype=torch.int64, device=self.text.device)
         with self.progress("sizing", len(self.text)) as bar:
             for start, stop in self.text.blocks():
-                keys = self.text.keys(start, stop)[1:].reshape(-1)
-                sizes += torch.bincount(self._buckets(keys), minlength=n)
-                sizes[0] -= (keys == 0).sum()
+                tally(self.text.keys(start, stop)[1:], bits, sizes)
                 bar(stop - start)
         made: np.ndarray = sizes.cpu().numpy()
         return made
@@ -72,35 +111,26 @@ class TensorCounter:
             self.done += size / max(1, self.links)
             yield from _parts(made)
 
-    def _collect(self, first: int, last: int, size: int, label: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Sort keys of the links of a partition, their buckets less the first, and where they came from."""
-        bits, target_bits, device = self.layout.bucket_bits, self.layout.target_bits, self.text.device
-        links = torch.empty(size, dtype=torch.int64, device=device)
-        buckets = torch.empty(size, dtype=torch.int32, device=device)
-        origins = torch.empty(size if self.events is not None else 0, dtype=torch.int64, device=device)
-        at = 0
+    def _collect(self, first: int, last: int, label: str) -> tuple[Tensor, Tensor, Tensor]:
+        """The links of the buckets [first, last), as `LinkBuffer` has them."""
+        kind = LinkBuffer
+        if self.text.triton:
+            from snm.tensors.triton_links import TritonLinkBuffer
+
+            kind = TritonLinkBuffer
+        size = int(self.totals[first:last].sum())
+        buffer = kind(self.layout, first, last, size, self.events is not None, self.text.device)
         with self.progress(label, len(self.text)) as bar:
             for start, stop in self.text.blocks():
-                keys = self.text.keys(start, stop)[1:]
-                n = keys.shape[1]
-                keys = keys.reshape(-1)
-                of_keys = self._buckets(keys)
-                here = ((keys != 0) & (of_keys >= first) & (of_keys < last)).nonzero().squeeze(1)
-                end = at + len(here)
-                targets = self.text.tokens[start:stop][here % n].long()
-                drop_target = -(1 << target_bits)
-                links[at:end] = (((keys[here] ^ 1) << bits) & drop_target) | targets
-                buckets[at:end] = of_keys[here] - first
-                if self.events is not None:
-                    origins[at:end] = self.events.origins(start + here % n, here // n)
-                at = end
+                origins = None if self.events is None else self.events.origins(start, stop)
+                buffer.add(self.text.keys(start, stop)[1:], self.text.tokens[start:stop], origins)
                 bar(stop - start)
-        return links, buckets, origins
+        return buffer.links, buffer.buckets, buffer.sources
 
     def count(self, first: int, last: int, label: str) -> tuple[Tensor, ...]:
         """Features, totals, first links, targets and counts of the rows of the buckets [first, last) that are kept."""
-        size = int(self.totals[first:last].sum())
-        links, buckets, origins = self._collect(first, last, size, label)
+        links, buckets, sources = self._collect(first, last, label)
+        size = len(links)
         links, order = torch.sort(links ^ SMALLEST)  # the sort takes them for signed
         if last - first > 1:
             buckets, again = torch.sort(buckets[order], stable=True)
@@ -124,8 +154,8 @@ class TensorCounter:
         if self.events is not None:
             packed = torch.where(kept, pack_count(totals) << 16, 0)[row_of_link] | pack_count(counts)
             packed = torch.where(link_kept, packed, 0).int()
-            self.events.annotate(origins[order], torch.repeat_interleave(packed, counts))
-        del origins, order
+            self.events.annotate(sources[order], torch.repeat_interleave(packed, counts))
+        del sources, order
         lengths = _run_lengths(first_of_row.nonzero().squeeze(1), len(link_starts))[kept]
         targets = links[link_starts[link_kept]] & ((1 << self.layout.target_bits) - 1)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=self.text.device)

@@ -271,15 +271,16 @@ class EventCounts:
     def bytes_needed(tokens: int, extractor: Extractor) -> int:
         return tokens * (extractor.n_slots - 1) * 4
 
-    def origins(self, places: Tensor, slots: Tensor) -> Tensor:
-        """Where the counts of these slots of the events at these places of the text go."""
-        if self._numbers is not None:
-            places = self._numbers[places]
-            return torch.where(places < 0, len(self.values) - 1, places * self.slots + slots)
-        return places * self.slots + slots
+    def origins(self, start: int, stop: int) -> Tensor:
+        """Of the events at these places of the text, where the counts of their first feature go; -1 for nowhere."""
+        if self._numbers is None:
+            return torch.arange(start, stop, device=self.values.device) * self.slots
+        numbers = self._numbers[start:stop]
+        return torch.where(numbers < 0, -1, numbers * self.slots)
 
-    def annotate(self, origins: Tensor, packed: Tensor) -> None:
-        self.values[origins] = packed
+    def annotate(self, sources: Tensor, packed: Tensor) -> None:
+        """Write the counts of links to where they came from; -1 is nobody's place."""
+        self.values[sources] = packed
 
     def counts_of(self, keys: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """C_i* and C_ij of every slot of the events [start, stop), 0 where there is no feature. (slots, events)"""
