@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from snm.tensors.training import EventCounts
 
-BYTES_A_LINK = 128  # of a partition while it is sorted and counted
+BYTES_A_LINK = 96  # of a partition while it is sorted and counted
 LINKS_A_PART = 1 << 24  # handed out together
 MOST_LINKS = (1 << 31) - 1  # of a partition: PyTorch's `nonzero` takes no more
 
