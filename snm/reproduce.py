@@ -8,6 +8,7 @@ compares.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -365,24 +366,39 @@ def plot_frontier(corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
     except ImportError:
         raise MissingExtra("matplotlib", "plot", "drawing a plot") from None
     known = [row for row in rows if row["words/s"]]
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 6), layout="constrained")
     best = [row for row in known if not any(o["words/s"] > row["words/s"] and o["test"] <= row["test"] for o in known)]
     best.sort(key=lambda row: row["words/s"])
     axes.plot([row["words/s"] for row in best], [row["test"] for row in best], color="#cccccc", linewidth=1, zorder=1)
     axes.scatter([row["words/s"] for row in known], [row["test"] for row in known], 42, color="#1b6ca8", zorder=3)
-    low, high = min(row["test"] for row in known), max(row["test"] for row in known)
-    for row in known:
-        place = row["words/s"], row["test"]
-        above = (o for o in known if 0 < o["test"] - row["test"] < (high - low) / 20)
-        crowded = any(
-            row["words/s"] / 30 < o["words/s"] < 3 * row["words/s"] for o in above
-        )  # its label would be there
-        axes.annotate(row["model"], place, (6, -12 if crowded else 5), textcoords="offset points", fontsize=9)
     axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:.0f}")
+    axes.yaxis.set_minor_formatter("{x:.0f}")
     axes.set_xlabel("words scored a second on one core")
     axes.set_ylabel("test perplexity")
     axes.set_title(f"perplexity against cost, {corpus}", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.12)
+    axes.margins(x=0.2, y=0.12)
+    figure.draw_without_rendering()
+    _label(axes, [(row["words/s"], row["test"]) for row in known], [row["model"] for row in known])
     figure.savefig(path, dpi=160)
     plt.close(figure)
+
+
+def _label(axes: Any, points: list[tuple[float, float]], labels: list[str]) -> None:
+    """Write each label beside its point, as near as it can be without touching another label or a point."""
+    from matplotlib.transforms import Bbox
+
+    taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in axes.transData.transform(points)]
+    rows = [y for far in range(12) for y in (3 + 11 * far, -11 * (far + 1))]
+    for point, label in zip(points, labels, strict=True):
+        for y, (x, side) in itertools.product(rows, ((8, "left"), (-8, "right"))):
+            line = {"arrowstyle": "-", "color": "#bbbbbb", "shrinkB": 3} if abs(y) > 11 else None
+            note = axes.annotate(label, point, (x, y), textcoords="offset points", ha=side, fontsize=8, arrowprops=line)
+            box = note.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.figure.bbox.x1 and axes.bbox.y0 <= box.y0
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            note.remove()

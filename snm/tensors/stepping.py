@@ -36,7 +36,7 @@ def stepper_for(adjustment: TensorAdjustment, leave_one_out: bool, rate: float) 
 class PlainStepper:
     def __init__(self, adjustment: TensorAdjustment, leave_one_out: bool, rate: float) -> None:
         self.a, self.leave_one_out, self.rate = adjustment, leave_one_out, rate
-        self.gradient = torch.zeros(len(adjustment.table), device=adjustment.device)
+        self.sums = torch.zeros_like(adjustment.table)  # of gradients and, for AdaGrad, of their squares
         self._loss = torch.zeros((), dtype=torch.float64, device=adjustment.device)
 
     def loss(self) -> float:
@@ -62,31 +62,36 @@ class PlainStepper:
         pulled = torch.where(of_event > 0, 1 / of_event, 0)
         positive = positive * ((1.0 if self.leave_one_out else 0.0) - pulled)
         if self.rate > 0:
-            self._apply(self._scatter(links, at_n, negative) + self._scatter(links, at_p, positive))
+            self._apply(self._scatter(links, at_n, at_p, negative, positive))
 
     def _factor(self, links: Links, count: LinkCount) -> Tensor:
         return self.a.exponent(links, count).exp().float()
 
-    def _scatter(self, links: Links, count: LinkCount, gradient: Tensor) -> list[Tensor]:
-        """Add a part of the gradient to all slots it belongs to; return those."""
+    def _scatter(
+        self, links: Links, at_n: LinkCount, at_p: LinkCount, negative: Tensor, positive: Tensor
+    ) -> list[Tensor]:
+        """Add the gradients to all slots they belong to; return those. What falls on one slot together is one."""
         places = []
         for c in self.a.conjunctions:
-            places.append(self.a.place(c, links, count))
-            self.gradient.index_add_(0, places[-1], gradient * self.a.share(c, links, count))
+            alike = (at_n.lines[c.group] == at_p.lines[c.group]) & (at_n.codes[c.group] == at_p.codes[c.group])
+            n, p = negative * self.a.share(c, links, at_n), positive * self.a.share(c, links, at_p)
+            parts = (at_n, torch.where(alike, n + p, n)), (at_p, torch.where(alike, 0.0, p))
+            for count, gradient in parts:
+                places.append(self.a.place(c, links, count))
+                powers = (gradient, gradient * gradient)[: self.sums.shape[1]]
+                self.sums.index_add_(0, places[-1], torch.stack(powers, 1))
         return places
 
     def _apply(self, touched: list[Tensor]) -> None:
         """Take the step of every slot that was touched; where it comes up twice, twice the same."""
         places = torch.cat(touched)
-        table, g = self.a.table, self.gradient[places]
+        table, step = self.a.table, self.sums[places, 0]
         if self.a.adagrad:
-            seen = table[places, 1] + g * g
-            stepped = table[places, 0] - self.rate * g / torch.sqrt(seen)
+            seen = table[places, 1] + self.sums[places, 1]
+            step = step / torch.sqrt(seen)
             table[places, 1] = seen
-        else:
-            stepped = table[places, 0] - self.rate * g
-        table[places, 0] = stepped
-        self.gradient[places] = 0
+        table[places, 0] = table[places, 0] - self.rate * step
+        self.sums[places] = 0
 
 
 def _cut(batch: Batch, begin: int, end: int) -> tuple[Links, LinkCount, LinkCount]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST_BATCHES = {"adagrad": 8192, "sgd": 256}  # events; plain steps by large sums would diverge
-SMALLEST_BATCH, BATCH_SHARE = 32, 128  # a batch is at most this part of the events seen before it
+SMALLEST_BATCH, BATCH_SHARE = 32, 512  # a batch is at most this part of the events seen before it
 MOST_LOOKED_AT = 1 << 20  # events, to say how many features they have
 LINKS_WEIGHED = 1 << 22  # together
 EVENTS_PREPARED = 1 << 18  # together, at least a batch

@@ -98,10 +98,19 @@ def _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, GROUP: tl.con
 
 
 @triton.jit
+def _add(sums, place, gradient, there, COLUMNS: tl.constexpr):
+    """Add gradients to their slots and, for AdaGrad, their squares."""
+    there = there & (gradient != 0)
+    tl.atomic_add(sums + place * COLUMNS, gradient, mask=there, sem="relaxed")
+    if COLUMNS == 2:
+        tl.atomic_add(sums + place * COLUMNS + 1, gradient * gradient, mask=there, sem="relaxed")
+
+
+@triton.jit
 def _scatter(
     units, counts, lines_n, codes_n, shares_n, lines_p, codes_p, shares_p, events, stride, begin, end, slots,
-    negative, positive, predicted, gradient, loss,
-    PLAN: tl.constexpr, DOUBLED: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, BLOCK: tl.constexpr,
+    negative, positive, predicted, sums, loss,
+    PLAN: tl.constexpr, COLUMNS: tl.constexpr, DOUBLED: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients up, slot by slot."""
     at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -120,21 +129,23 @@ def _scatter(
         if PLAN[c][1] > 0:
             apart = _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, PLAN[c][1])
             place_p = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
-            tl.atomic_add(gradient + place_p, p, mask=there & apart & (p != 0), sem="relaxed")
+            _add(sums, place_p, p, there & apart, COLUMNS)
             p = tl.where(apart, 0.0, p)
-        tl.atomic_add(gradient + place, n + p, mask=there & (n + p != 0), sem="relaxed")
+        _add(sums, place, n + p, there, COLUMNS)
 
 
 @triton.jit
-def _step_slots(place, there, gradient, table, rate, COLUMNS: tl.constexpr):
+def _step_slots(place, there, sums, table, rate, COLUMNS: tl.constexpr):
     """Take the step of each slot, once: who finds its gradient takes it away."""
-    g = tl.atomic_xchg(gradient + place, tl.full(place.shape, 0, tl.int32), mask=there, sem="relaxed")
+    g = tl.atomic_xchg(sums + place * COLUMNS, tl.full(place.shape, 0, tl.int32), mask=there, sem="relaxed")
     g = g.to(tl.float32, bitcast=True)
     there = there & (g != 0)
     slot = table + place * COLUMNS
     theta = tl.load(slot, mask=there, other=0.0)
     if COLUMNS == 2:
-        seen = tl.load(slot + 1, mask=there, other=1.0) + g * g
+        squares = tl.load(sums + place * COLUMNS + 1, mask=there, other=0).to(tl.float32, bitcast=True)
+        tl.store(sums + place * COLUMNS + 1, tl.full(place.shape, 0, tl.int32), mask=there)
+        seen = tl.load(slot + 1, mask=there, other=1.0) + squares
         tl.store(slot + 1, seen, mask=there)
         g = g / tl.sqrt(seen)
     tl.store(slot, theta - rate * g, mask=there)
@@ -142,7 +153,7 @@ def _step_slots(place, there, gradient, table, rate, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _apply(
-    units, lines_n, codes_n, lines_p, codes_p, factor_p, stride, begin, end, table, slots, gradient, rate,
+    units, lines_n, codes_n, lines_p, codes_p, factor_p, stride, begin, end, table, slots, sums, rate,
     PLAN: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Take the steps."""
@@ -153,11 +164,11 @@ def _apply(
     positive = there & (tl.load(factor_p + at, mask=there, other=0.0) > 0)
     for c in tl.static_range(len(PLAN)):
         place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
-        _step_slots(place, there, gradient, table, rate, COLUMNS)
+        _step_slots(place, there, sums, table, rate, COLUMNS)
         if PLAN[c][1] > 0:
             apart = _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, PLAN[c][1])
             place = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
-            _step_slots(place, positive & apart, gradient, table, rate, COLUMNS)
+            _step_slots(place, positive & apart, sums, table, rate, COLUMNS)
 
 
 class TritonStepper:
@@ -167,7 +178,7 @@ class TritonStepper:
         self.a, self.leave_one_out, self.rate = adjustment, leave_one_out, rate
         device = adjustment.device
         self.plan = tuple((c.units, c.group, c.variant, c.multiplicity) for c in adjustment.conjunctions)
-        self.gradient = torch.zeros(len(adjustment.table), dtype=torch.int32, device=device)
+        self.sums = torch.zeros(adjustment.table.shape, dtype=torch.int32, device=device)  # floats, but for exchanges
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)
 
     def loss(self) -> float:
@@ -204,13 +215,13 @@ class TritonStepper:
         )  # fmt: skip
         _scatter[grid](
             links.units, counts, *at_n, *at_p, batch.events, stride, begin, end, slots,
-            negative, positive, predicted, self.gradient.view(torch.float32), self._loss,
-            DOUBLED=doubled, LEAVE_ONE_OUT=float(self.leave_one_out), **fixed,
+            negative, positive, predicted, self.sums.view(torch.float32), self._loss,
+            COLUMNS=columns, DOUBLED=doubled, LEAVE_ONE_OUT=float(self.leave_one_out), **fixed,
         )  # fmt: skip
         if self.rate > 0:
             _apply[grid](
                 links.units, *at_n[:2], *at_p[:2], batch.positive, stride, begin, end,
-                self.a.table, slots, self.gradient, self.rate, COLUMNS=columns, **fixed,
+                self.a.table, slots, self.sums, self.rate, COLUMNS=columns, **fixed,
             )  # fmt: skip
 
 
