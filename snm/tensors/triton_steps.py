@@ -7,7 +7,7 @@ the table, while PyTorch alone writes and reads every hash.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -37,32 +37,38 @@ def _units(links, stride, at, there):
 
 
 @triton.jit
-def _place(units, lines, codes, stride, at, there, slots, UNITS: tl.constexpr, GROUP: tl.constexpr):
-    """Where the weight of a conjunction lies: UNITS are the bits of what it holds beside the link count."""
-    h = _unsigned(lines + GROUP * stride, at, there)
+def _place(units, of, group, lines, codes, stride, at, there, slots):
+    """Where the weight of a conjunction lies: `of` are the bits of what it holds beside the link count."""
+    h = _unsigned(lines + group * stride, at, there)
     for u in tl.static_range(5):
-        if (UNITS >> u) & 1:
-            h ^= units[u]
-    code = tl.load(codes + GROUP * stride + at, mask=there, other=0)
+        h ^= tl.where(((of >> u) & 1) != 0, units[u], tl.zeros_like(h))
+    code = tl.load(codes + group * stride + at, mask=there, other=0)
     return (((h >> 32) * slots) >> 32).to(tl.int64) ^ code
 
 
 @triton.jit
-def _share(of_link, of_count, stride, at, there, GROUP: tl.constexpr, VARIANT: tl.constexpr, DOUBLED: tl.constexpr):
+def _share(of_link, of_count, group, variant, stride, at, there, DOUBLED: tl.constexpr):
     """How much a conjunction weighs. DOUBLED: 1 where link counts are, 2 where feature counts are, 3 for both."""
     share = tl.full(at.shape, 1.0, tl.float32)
     if DOUBLED & 1:
-        share *= tl.load(of_link + GROUP * stride + at, mask=there, other=0.0)
+        share *= tl.load(of_link + group * stride + at, mask=there, other=0.0)
     if DOUBLED & 2:
-        share *= tl.load(of_count + VARIANT * stride + at, mask=there, other=0.0)
+        share *= tl.load(of_count + variant * stride + at, mask=there, other=0.0)
     return share
+
+
+@triton.jit
+def _conjunction(plan, c):
+    """The elementary metafeatures of a conjunction as bits, its group and its variant: a loop over a table, since
+    unrolled loops over plans of all metafeatures take minutes to compile."""
+    return tl.load(plan + 3 * c), tl.load(plan + 3 * c + 1), tl.load(plan + 3 * c + 2)
 
 
 @triton.jit
 def _predict(
     units, counts, lines_n, codes_n, shares_n, lines_p, codes_p, shares_p, factor_n, factor_p, events, stride,
-    begin, end, table, slots, start, negative, positive, predicted,
-    PLAN: tl.constexpr, COLUMNS: tl.constexpr, DOUBLED: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr,
+    begin, end, plan, multiplicities, conjunctions, table, slots, start, negative, positive, predicted,
+    COLUMNS: tl.constexpr, DOUBLED: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Both parts of every feature, and their sums by event."""
     at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -71,14 +77,16 @@ def _predict(
     u = _units(units, stride, at, there)
     a_n = tl.full((BLOCK,), 0.0, tl.float32) + start
     a_p = a_n
-    for c in tl.static_range(len(PLAN)):
-        place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
-        theta = PLAN[c][3] * tl.load(table + place * COLUMNS, mask=there, other=0.0)
-        a_n += theta * _share(shares_n, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
-        if PLAN[c][1] > 0:
-            place = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
-            theta = PLAN[c][3] * tl.load(table + place * COLUMNS, mask=there, other=0.0)
-        a_p += theta * _share(shares_p, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
+    for c in range(conjunctions):
+        of, group, variant = _conjunction(plan, c)
+        multiplicity = tl.load(multiplicities + c)
+        place = _place(u, of, group, lines_n, codes_n, stride, at, there, slots)
+        theta = multiplicity * tl.load(table + place * COLUMNS, mask=there, other=0.0)
+        a_n += theta * _share(shares_n, counts, group, variant, stride, at, there, DOUBLED)
+        if group > 0:
+            place = _place(u, of, group, lines_p, codes_p, stride, at, there, slots)
+            theta = multiplicity * tl.load(table + place * COLUMNS, mask=there, other=0.0)
+        a_p += theta * _share(shares_p, counts, group, variant, stride, at, there, DOUBLED)
     n = tl.load(factor_n + at, mask=there, other=0.0) * tl.exp(tl.minimum(tl.maximum(a_n, -BOUND), BOUND))
     p = tl.load(factor_p + at, mask=there, other=0.0) * tl.exp(tl.minimum(tl.maximum(a_p, -BOUND), BOUND))
     tl.store(negative + at - begin, n, mask=there)
@@ -88,12 +96,12 @@ def _predict(
 
 
 @triton.jit
-def _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, GROUP: tl.constexpr):
+def _differ(lines_n, codes_n, lines_p, codes_p, group, stride, at, there):
     """Whether the two parts have metafeatures of their own in this group."""
-    line_n = tl.load(lines_n + GROUP * stride + at, mask=there, other=0)
-    line_p = tl.load(lines_p + GROUP * stride + at, mask=there, other=0)
-    code_n = tl.load(codes_n + GROUP * stride + at, mask=there, other=0)
-    code_p = tl.load(codes_p + GROUP * stride + at, mask=there, other=0)
+    line_n = tl.load(lines_n + group * stride + at, mask=there, other=0)
+    line_p = tl.load(lines_p + group * stride + at, mask=there, other=0)
+    code_n = tl.load(codes_n + group * stride + at, mask=there, other=0)
+    code_p = tl.load(codes_p + group * stride + at, mask=there, other=0)
     return (line_n != line_p) | (code_n != code_p)
 
 
@@ -108,9 +116,9 @@ def _add(sums, place, gradient, there, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _scatter(
-    units, counts, lines_n, codes_n, shares_n, lines_p, codes_p, shares_p, events, stride, begin, end, slots,
-    negative, positive, predicted, sums, loss,
-    PLAN: tl.constexpr, COLUMNS: tl.constexpr, DOUBLED: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, BLOCK: tl.constexpr,
+    units, counts, lines_n, codes_n, shares_n, lines_p, codes_p, shares_p, events, stride, begin, end,
+    plan, conjunctions, slots, negative, positive, predicted, sums, loss,
+    COLUMNS: tl.constexpr, DOUBLED: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients up, slot by slot."""
     at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -122,13 +130,14 @@ def _scatter(
     y = tl.load(predicted + tl.load(events + at, mask=there, other=0), mask=there, other=1.0)
     g_p = tl.where(p > 0, p * (LEAVE_ONE_OUT - 1.0 / tl.where(p > 0, y, 1.0)), 0.0)
     tl.atomic_add(loss, tl.sum((g_n + p * LEAVE_ONE_OUT).to(tl.float64)), sem="relaxed")
-    for c in tl.static_range(len(PLAN)):
-        place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
-        n = g_n * _share(shares_n, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
-        p = g_p * _share(shares_p, counts, stride, at, there, PLAN[c][1], PLAN[c][2], DOUBLED)
-        if PLAN[c][1] > 0:
-            apart = _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, PLAN[c][1])
-            place_p = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+    for c in range(conjunctions):
+        of, group, variant = _conjunction(plan, c)
+        place = _place(u, of, group, lines_n, codes_n, stride, at, there, slots)
+        n = g_n * _share(shares_n, counts, group, variant, stride, at, there, DOUBLED)
+        p = g_p * _share(shares_p, counts, group, variant, stride, at, there, DOUBLED)
+        if group > 0:
+            apart = _differ(lines_n, codes_n, lines_p, codes_p, group, stride, at, there)
+            place_p = _place(u, of, group, lines_p, codes_p, stride, at, there, slots)
             _add(sums, place_p, p, there & apart, COLUMNS)
             p = tl.where(apart, 0.0, p)
         _add(sums, place, n + p, there, COLUMNS)
@@ -153,8 +162,8 @@ def _step_slots(place, there, sums, table, rate, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _apply(
-    units, lines_n, codes_n, lines_p, codes_p, factor_p, stride, begin, end, table, slots, sums, rate,
-    PLAN: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    units, lines_n, codes_n, lines_p, codes_p, factor_p, stride, begin, end, plan, conjunctions, table, slots,
+    sums, rate, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Take the steps."""
     at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -162,12 +171,13 @@ def _apply(
     slots = slots.to(tl.uint64)
     u = _units(units, stride, at, there)
     positive = there & (tl.load(factor_p + at, mask=there, other=0.0) > 0)
-    for c in tl.static_range(len(PLAN)):
-        place = _place(u, lines_n, codes_n, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+    for c in range(conjunctions):
+        of, group, _ = _conjunction(plan, c)
+        place = _place(u, of, group, lines_n, codes_n, stride, at, there, slots)
         _step_slots(place, there, sums, table, rate, COLUMNS)
-        if PLAN[c][1] > 0:
-            apart = _differ(lines_n, codes_n, lines_p, codes_p, stride, at, there, PLAN[c][1])
-            place = _place(u, lines_p, codes_p, stride, at, there, slots, PLAN[c][0], PLAN[c][1])
+        if group > 0:
+            apart = _differ(lines_n, codes_n, lines_p, codes_p, group, stride, at, there)
+            place = _place(u, of, group, lines_p, codes_p, stride, at, there, slots)
             _step_slots(place, positive & apart, sums, table, rate, COLUMNS)
 
 
@@ -177,7 +187,10 @@ class TritonStepper:
     def __init__(self, adjustment: TensorAdjustment, leave_one_out: bool, rate: float) -> None:
         self.a, self.leave_one_out, self.rate = adjustment, leave_one_out, rate
         device = adjustment.device
-        self.plan = tuple((c.units, c.group, c.variant, c.multiplicity) for c in adjustment.conjunctions)
+        conjunctions = adjustment.conjunctions
+        rows = [(c.units, c.group, c.variant) for c in conjunctions]
+        self.plan = torch.tensor(rows, dtype=torch.int32, device=device)
+        self.multiplicities = torch.tensor([c.multiplicity for c in conjunctions], device=device)
         self.sums = torch.zeros(adjustment.table.shape, dtype=torch.int32, device=device)  # floats, but for exchanges
         self._loss = torch.zeros(1, dtype=torch.float64, device=device)
 
@@ -207,21 +220,21 @@ class TritonStepper:
         counts = none if links.count_shares is None else links.count_shares
         shares_n, shares_p = (none if x.shares is None else x.shares for x in (n, p))
         at_n, at_p = (n.lines, n.codes, shares_n), (p.lines, p.codes, shares_p)
-        fixed: dict[str, Any] = {"PLAN": self.plan, "BLOCK": BLOCK}
+        conjunctions = len(self.plan)
         _predict[grid](
             links.units, counts, *at_n, *at_p, batch.negative, batch.positive, batch.events, stride, begin, end,
-            self.a.table, slots, self.a.start, negative, positive, predicted,
-            COLUMNS=columns, DOUBLED=doubled, BOUND=LARGEST_EXPONENT, **fixed,
+            self.plan, self.multiplicities, conjunctions, self.a.table, slots, self.a.start,
+            negative, positive, predicted, COLUMNS=columns, DOUBLED=doubled, BOUND=LARGEST_EXPONENT, BLOCK=BLOCK,
         )  # fmt: skip
         _scatter[grid](
-            links.units, counts, *at_n, *at_p, batch.events, stride, begin, end, slots,
-            negative, positive, predicted, self.sums.view(torch.float32), self._loss,
-            COLUMNS=columns, DOUBLED=doubled, LEAVE_ONE_OUT=float(self.leave_one_out), **fixed,
+            links.units, counts, *at_n, *at_p, batch.events, stride, begin, end, self.plan, conjunctions,
+            slots, negative, positive, predicted, self.sums.view(torch.float32), self._loss,
+            COLUMNS=columns, DOUBLED=doubled, LEAVE_ONE_OUT=float(self.leave_one_out), BLOCK=BLOCK,
         )  # fmt: skip
         if self.rate > 0:
             _apply[grid](
                 links.units, *at_n[:2], *at_p[:2], batch.positive, stride, begin, end,
-                self.a.table, slots, self.sums, self.rate, COLUMNS=columns, **fixed,
+                self.plan, conjunctions, self.a.table, slots, self.sums, self.rate, COLUMNS=columns, BLOCK=BLOCK,
             )  # fmt: skip
 
 
