@@ -47,12 +47,11 @@ def hash_contexts(tokens, chains):
 
 
 @helper
-def _slot_column(adjacent, remote, shift, position, need, salt, hash_mask, type_bits, first, out):
+def _slot_column(adjacent, remote, position, need, salt, hash_mask, type_bits, out):
+    """All arrays begin at the same event, those of what lies further back shifted by that: a loop for vectors."""
     for k in range(len(out)):
-        i = k + first
-        j = max(i - shift, 0)
-        key = (feature_hash(adjacent[i], remote[j], salt) & hash_mask) | type_bits
-        out[k] = key if position[i] >= need else ABSENT
+        key = (feature_hash(adjacent[k], remote[k], salt) & hash_mask) | type_bits
+        out[k] = key if position[k] >= need else ABSENT
 
 
 @helper
@@ -79,8 +78,13 @@ def extract_keys(
                 keys[q, k] = EMPTY_KEY if position[k + first] > 0 else ABSENT
             continue
         shift = skip[q] + adjacent[q]
-        need = remote[q] + shift
         far = class_chains[remote[q]] if by_class[q] else chains[remote[q]]
-        _slot_column(chains[adjacent[q]], far, shift, position, need, salt[q], hash_mask, type_bits[q], first, keys[q])
+        early = min(max(shift - first, 0), keys.shape[1])  # events whose skipped words would lie before the text
+        keys[q, :early] = ABSENT
+        begin = first + early
+        _slot_column(
+            chains[adjacent[q]][begin:], far[begin - shift :], position[begin:], remote[q] + shift, salt[q], hash_mask,
+            type_bits[q], keys[q, early:],
+        )  # fmt: skip
         for p in range(group[q], q):
             _drop_repeats(keys[p], keys[q])
