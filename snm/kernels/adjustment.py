@@ -15,8 +15,8 @@ from numba import njit
 from snm.kernels.counting import unpack_count
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, helper, mix64, slot_of
-from snm.kernels.memory import as_float, prefetch
-from snm.metafeatures import FLOOR_CODES, PAIR_CODES, half_octave
+from snm.kernels.memory import as_float, leading_zeros, prefetch
+from snm.metafeatures import FLOOR_CODES, PAIR_CODES
 
 LARGEST_EXPONENT = 30.0  # exp() of more, or of less than its negative, would leave float32 before long
 BATCH = 64  # links whose places are computed together
@@ -24,10 +24,8 @@ EVENTS_TOGETHER = 8  # in training: twice as fast as one by one, where the table
 
 _LOG2_E, _LN_2 = 1 / math.log(2), math.log(2)
 _S2, _S3, _S4, _S5, _S6, _S7, _S8 = (1 / math.factorial(n) for n in range(2, 9))
-_SMALL = 4096  # counts below this find their bucket in a table
-_FLOOR = np.array([0] + [n.bit_length() - 1 for n in range(1, _SMALL)], np.uint8)
-_LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - _FLOOR
-_HALF = np.array([0] + [half_octave(n) for n in range(1, _SMALL)], np.uint8)
+_SMALL = 4096  # what the floor of log2 loses of counts below this is in a table
+_LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - np.floor(np.log2(np.maximum(np.arange(_SMALL), 1)))
 
 
 class Function(NamedTuple):
@@ -103,16 +101,16 @@ def make_scratch(links, a):
 
 
 @helper
+def floor_log2(count):
+    """Of a count above zero."""
+    return 63 - leading_zeros(np.int64(count))
+
+
+@helper
 def log2_bucket(count):
     """Floor of log2 of a count above zero, and what the floor lost."""
-    if count < _SMALL:
-        return np.int64(_FLOOR[count]), _LOST[count]
-    bucket = 0
-    rest = count
-    while rest > 1:
-        rest >>= 1
-        bucket += 1
-    return bucket, math.log2(count) - bucket
+    bucket = floor_log2(count)
+    return bucket, _LOST[count] if count < _SMALL else math.log2(count) - bucket
 
 
 @helper
@@ -120,10 +118,14 @@ def link_bucket(count, a):
     """Bucket of a link count, and what its floor of log2 lost where that counts."""
     if not a.link_halved:
         return log2_bucket(count)
-    if count < _SMALL:
-        return np.int64(_HALF[count]), 0.0
-    floor, _ = log2_bucket(count)
-    return 2 * floor + (count >> (floor - 1) & 1), 0.0
+    return half_bucket(count), 0.0
+
+
+@helper
+def half_bucket(count):
+    """`snm.metafeatures.half_octave` of a count above zero."""
+    floor = floor_log2(count)
+    return max(2 * floor + (count >> max(floor - 1, 0) & 1), 1)
 
 
 @helper
@@ -228,22 +230,23 @@ def sum_thetas(first, last, at, weight, i, a, s):
 
 
 @helper
-def take_step(place, gradient, rate, a):
+def take_step(place, gradient, rate, table):
     """A step of one weight, by SGD, or by AdaGrad where the table has a second column."""
     g = np.float32(gradient)
-    if a.table.shape[1] == 1:
-        a.table[place, 0] -= rate * g
+    if table.shape[1] == 1:
+        table[place, 0] -= rate * g
     else:
-        seen = a.table[place, 1] + g * g
-        a.table[place, 1] = seen
-        a.table[place, 0] -= rate * g / math.sqrt(seen)
+        seen = table[place, 1] + g * g
+        table[place, 1] = seen
+        table[place, 0] -= rate * g / math.sqrt(seen)
 
 
 @helper
 def take_steps(first, last, at, weight_n, g_n, weight_p, g_p, i, rate, a, s):
     """A step of the conjunctions [first, last)."""
     for c in range(first, last):
-        take_step(s.place[at + c - first], g_n * weight_n[i, a.kind[c]] + g_p * weight_p[i, a.kind[c]], rate, a)
+        gradient = g_n * weight_n[i, a.kind[c]] + g_p * weight_p[i, a.kind[c]]
+        take_step(s.place[at + c - first], gradient, rate, a.table)
 
 
 @helper

@@ -115,3 +115,13 @@ def lowest_bit(typing_context, number):
         return builder.cttz(arguments[0], ir.IntType(1)(1))
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def leading_zeros(typing_context, number):
+    """How many of the 64 bits above the highest one that is set, of a number that is not zero."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctlz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), generate
