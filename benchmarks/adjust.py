@@ -31,7 +31,7 @@ def add_at(table, places):
 def machine_rate(table: np.ndarray, threads: int) -> float:
     places = np.random.default_rng(1).integers(0, len(table), (threads, LOOK_UPS), dtype=np.uint32)
     add_at(table, places[0, :10])
-    seconds = best_of(3, lambda: parallel.run(lambda k: add_at(table, places[k]), range(threads), threads))
+    seconds = best_of(5, lambda: parallel.run(lambda k: add_at(table, places[k]), range(threads), threads))
     return threads * LOOK_UPS / seconds
 
 
@@ -63,7 +63,7 @@ def main() -> None:
         adjustment = Adjustment(extractor, settings, 1 << 26)
         adjustment.start = -1.5
         annotations.train(adjustment, settings, threads, lambda n: None)  # compiles, and touches the table
-        seconds = best_of(2, lambda a=adjustment, b=annotations: b.train(a, settings, threads, lambda n: None))
+        seconds = best_of(5, lambda a=adjustment, b=annotations: b.train(a, settings, threads, lambda n: None))
         rate, most = look_ups(annotations, adjustment) / seconds / 1e6, machine_rate(adjustment.table, threads) / 1e6
         what = f"{preset}: {sample.events:,} events, {links:,} links, {sample.events / seconds / 1e6:.2f} M events/s"
         rows.append(compared(what, rate, most, ">= 0.8", "M look-ups/s", rate / most))
