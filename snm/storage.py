@@ -32,7 +32,7 @@ VOCABULARY = "vocabulary.txt"
 
 
 WRITTEN_TOGETHER = 64 << 20
-"""Bytes. Linux keeps what is written in large pieces in large pages, and maps those: look-ups take a third less time."""
+"""Bytes. What is written in large pieces Linux keeps and maps in large pages: look-ups take a third less time."""
 
 
 class ArrayWriter:
