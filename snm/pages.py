@@ -13,7 +13,7 @@ from snm.calibration import count_codes
 from snm.counting import Counts
 from snm.errors import FormatError, SettingsError
 from snm.features import Extractor
-from snm.storage import ModelWriter, open_array
+from snm.storage import WRITTEN_TOGETHER, ModelWriter, open_array
 from snm.training import AdjustmentFunction
 
 GOLDEN = 0.6180339887498949
@@ -120,8 +120,8 @@ class PageWriter:
         self.values = self._choose_values(rows, self.singles[types])
         self.middles = np.sqrt(self.values[1:].astype(np.float64) * self.values[:-1]).astype(np.float32)
         code_type = f"<u{code_bytes}"
-        self.writer.array("data", "|u1")
-        self.writer.array("long_links", self.spread.link_type)
+        self.writer.array("data", "|u1", WRITTEN_TOGETHER)
+        self.writer.array("long_links", self.spread.link_type, WRITTEN_TOGETHER)
         self.sizes = np.zeros((1 << bits) + 1, np.int64)
         self.n_long = self.shadowed = 0
         for part in self._parts(rows):

@@ -31,16 +31,18 @@ MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
 
 
-WRITTEN_TOGETHER = 64 << 20
-"""Bytes. What is written in large pieces Linux keeps and maps in large pages: look-ups take a third less time."""
+WRITTEN_TOGETHER = 32 << 20
+"""Bytes, of arrays with random look-ups. What is written in large pieces Linux keeps and maps in large pages: look-ups
+take a third less time."""
 
 
 class ArrayWriter:
     """A one-dimensional .npy file that is written a block at a time."""
 
-    def __init__(self, path: Path, dtype: str) -> None:
+    def __init__(self, path: Path, dtype: str, together: int = -1) -> None:
+        """`together` bytes are written at once, or as many as the system likes."""
         self.path, self.dtype, self.length = path, np.dtype(dtype), 0
-        self._file: IO[bytes] = open(path, "wb", buffering=WRITTEN_TOGETHER)  # noqa: SIM115
+        self._file: IO[bytes] = open(path, "wb", buffering=together)  # noqa: SIM115
         self._write_header()
 
     def _write_header(self) -> None:
@@ -84,9 +86,9 @@ class ModelWriter:
     def _hidden_name(self) -> Path:
         return self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}"
 
-    def array(self, name: str, dtype: str) -> ArrayWriter:
+    def array(self, name: str, dtype: str, together: int = -1) -> ArrayWriter:
         """A new array of the model."""
-        self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype)
+        self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype, together)
         return self._arrays[name]
 
     def append(self, name: str, block: np.ndarray) -> None:
