@@ -39,9 +39,9 @@ take a third less time."""
 class ArrayWriter:
     """A one-dimensional .npy file that is written a block at a time."""
 
-    def __init__(self, path: Path, dtype: str, together: int = -1) -> None:
-        """`together` bytes are written at once, or as many as the system likes."""
-        self.path, self.dtype, self.length = path, np.dtype(dtype), 0
+    def __init__(self, path: Path, dtype: str, together: int = 4 << 20) -> None:
+        """As many bytes are written at once as `together` says, each time from a multiple of it on."""
+        self.path, self.dtype, self.length, self._together = path, np.dtype(dtype), 0, together
         self._file: IO[bytes] = open(path, "wb", buffering=together)  # noqa: SIM115
         self._write_header()
 
@@ -52,7 +52,11 @@ class ArrayWriter:
         np.lib.format.write_array_header_1_0(self._file, header)
 
     def append(self, block: np.ndarray) -> None:
-        self._file.write(memoryview(np.ascontiguousarray(block, self.dtype)))  # type: ignore[arg-type]
+        left = memoryview(np.ascontiguousarray(block, self.dtype).view(np.uint8))  # type: ignore[arg-type]
+        while left:
+            size = self._together - self._file.tell() % self._together
+            self._file.write(left[:size])
+            left = left[size:]
         self.length += len(block)
 
     def close(self) -> None:
@@ -86,7 +90,7 @@ class ModelWriter:
     def _hidden_name(self) -> Path:
         return self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}"
 
-    def array(self, name: str, dtype: str, together: int = -1) -> ArrayWriter:
+    def array(self, name: str, dtype: str, together: int = 4 << 20) -> ArrayWriter:
         """A new array of the model."""
         self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype, together)
         return self._arrays[name]
