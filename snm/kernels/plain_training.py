@@ -63,7 +63,7 @@ def hash_of(units, feature, kind, count, target):
 class Own(NamedTuple):
     """A thread's own copies of the weights that every event moves: threads that write to one line wait for each other.
 
-    Those are the empty feature's without the target, BUCKETS rows for each conjunction.
+    Those are the empty feature's without the target, BUCKETS rows for each conjunction: half octaves of 32 bits.
     """
 
     table: np.ndarray  # (rows, 1 or 2) float32
