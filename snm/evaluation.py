@@ -46,15 +46,14 @@ def perplexity(model: LanguageModel, text: Text, threads: int = 1) -> Perplexity
     p = model.probabilities(text.tokens, threads)
     seconds = time.perf_counter() - begun
     target = text.tokens != BEGIN
-    unknown = text.tokens == UNKNOWN
-    scored = target & ~unknown if model.vocabulary.closed else target
+    known = text.tokens[target] != UNKNOWN
     with np.errstate(divide="ignore"):
-        logs = np.log(p[scored])
-        known = np.log(p[target & ~unknown])
-    oov = int(unknown.sum())
+        logs = np.log(p[target])
+    scored = logs[known] if model.vocabulary.closed else logs
+    oov = len(known) - int(known.sum())
     return PerplexityReport(
-        text.sentences, text.events, oov, oov / text.events, float(logs.sum()) / math.log(10),
-        float(np.exp(-logs.mean())), float(np.exp(-known.mean())), seconds,
+        text.sentences, text.events, oov, oov / text.events, float(scored.sum()) / math.log(10),
+        float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds,
     )  # fmt: skip
 
 

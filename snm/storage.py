@@ -81,10 +81,6 @@ class ModelWriter:
                 f"{path} exists already; choose another name, or overwrite it (--force, in Python overwrite=True)"
             )
         self.folder = self._hidden_name()
-        try:
-            self.folder.mkdir(parents=True)
-        except OSError as error:
-            raise SettingsError(f"cannot write to {self.path.parent}: {error.strerror}") from error
         self._arrays: dict[str, ArrayWriter] = {}
 
     def _hidden_name(self) -> Path:
@@ -166,6 +162,13 @@ class ModelWriter:
             shutil.rmtree(old)
 
     def __enter__(self) -> ModelWriter:
+        try:
+            self.folder.mkdir(parents=True)
+        except OSError as error:
+            raise SettingsError(f"cannot write to {self.path.parent}: {error.strerror}") from error
+        except BaseException:  # an interrupt, just after it was made
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         return self
 
     def __exit__(

@@ -215,8 +215,8 @@ def test_a_failed_overwrite_keeps_the_old_model(corpus_file: Path, copy: Path, m
 def test_a_place_that_cannot_be_written(corpus_file: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(SettingsError, match="cannot write"):
-        ModelWriter(blocked / "m")
+    with pytest.raises(SettingsError, match="cannot write"), ModelWriter(blocked / "m"):
+        pass
 
 
 def test_a_link_is_followed(corpus_file: Path, copy: Path) -> None:
