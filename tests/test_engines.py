@@ -257,7 +257,7 @@ class TestTraining:
     ) -> None:
         from snm.tensors.triton_steps import TritonStepper
 
-        text = random_text(7, 2)
+        text = random_text(7, 8)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         metafeatures = MetafeatureSet.parse("lean, target, feature-count+link-count", *buckets)
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser=optimiser)
@@ -267,7 +267,7 @@ class TestTraining:
             _, adjustment = adjustments(extractor, settings, with_triton)
             stepper = kind(adjustment, loss == "leave-one-out", 0.001 if optimiser == "sgd" else 0.1)
             prepared = events.prepare(adjustment, loss == "leave-one-out", 0, len(events))
-            stepper.take(prepared, [1, 9, len(events) - 10])
+            stepper.take(prepared, [1, 20, len(events) - 21])
             made.append((adjustment.table, stepper.loss()))
         (plain, loss_1), (triton, loss_2) = made
         assert loss_1 == pytest.approx(loss_2, rel=1e-5)

@@ -113,7 +113,7 @@ class TensorCounter:
 
     def _collect(self, first: int, last: int, label: str) -> tuple[Tensor, Tensor, Tensor]:
         """The links of the buckets [first, last), as `LinkBuffer` has them."""
-        kind = LinkBuffer
+        kind: type[LinkBuffer] = LinkBuffer
         if self.text.triton:
             from snm.tensors.triton_links import TritonLinkBuffer
 

@@ -6,8 +6,7 @@ one. Links come in any order: they are sorted next.
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -64,6 +63,10 @@ def tally(keys: Tensor, bits: int, sizes: Tensor) -> None:
 class TritonLinkBuffer(LinkBuffer):
     """Its links are in no order."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=self.links.device)  # how many there are
+
     def add(self, keys: Tensor, targets: Tensor, origins: Tensor | None) -> None:
         slots, n = keys.shape
         _collect[(-(-n // BLOCK), slots)](
@@ -71,8 +74,3 @@ class TritonLinkBuffer(LinkBuffer):
             self.links, self.buckets, self.sources, BITS=self.layout.bucket_bits,
             TARGET_BITS=self.layout.target_bits, WITH_SOURCES=origins is not None, BLOCK=BLOCK,
         )  # fmt: skip
-
-    @cached_property
-    def _cursor(self) -> Tensor:
-        """How many there are."""
-        return torch.zeros(1, dtype=torch.int64, device=self.links.device)
