@@ -128,7 +128,7 @@ class PageWriter:
             self._add(part, advance)
         self.writer.append("data", np.zeros(8, np.uint8))  # so that eight bytes can be read anywhere
         starts = np.cumsum(self.sizes)
-        self.writer.array("starts", "<u4" if starts[-1] < 1 << 32 else "<u8").append(starts)
+        self.writer.array("starts", "<u4" if starts[-1] < 1 << 32 else "<u8", WRITTEN_TOGETHER).append(starts)
         for name, dtype, array in (
             ("singles", code_type, self._code(self.singles[types].ravel())),
             ("values", "<f4", self.values),

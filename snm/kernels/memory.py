@@ -5,7 +5,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_READ, _KEEP, _DATA = 0, 3, 1  # arguments of LLVM's prefetch: for reading, in all caches, data
+_READ, _KEEP, _DATA = 0, 2, 1  # arguments of LLVM's prefetch: for reading, in all caches but the first, data
 
 
 @intrinsic
