@@ -4,10 +4,10 @@
 
 Needs the package kenlm. First every word of sentences of the test text, one call of `step` each. Then a decoder:
 at each word of a sentence there are ten candidates, the word itself and words from the same place of other sentences;
-all are scored after each of ten states, a hundred hypotheses in one call of `steps`, and the ten best go on. KenLM's
-figure is BaseScore on the same hypotheses in the same order, and the same ones go on. Last, a hundred sentences side by
-side, no two states alike, which no decoder has: the memory of each is cold. Words are given to `steps` by their ids, to
-KenLM, which knows no ids, by their spelling. Three times, taking turns.
+all are scored after each of ten states, a hundred hypotheses in one call of `expand`, and the ten best go on, by
+`follow`. KenLM's figure is BaseScore on the same hypotheses in the same order, and the same ones go on. Last, a hundred
+sentences side by side, by `steps`, no two states alike, which no decoder has: the memory of each is cold. Words are
+given to us by their ids, to KenLM, which knows no ids, by their spelling. Three times, taking turns.
 """
 
 import time
@@ -22,7 +22,6 @@ import snm
 
 STATES, CANDIDATES, BEAM = 10, 10, 100
 WORDS, SENTENCES, TIMES = 12, 3000, 3
-STATE_OF, CANDIDATE_OF = np.divmod(np.arange(BEAM), CANDIDATES)
 
 
 def microseconds(work: Callable[[], int]) -> float:
@@ -107,12 +106,13 @@ class Snm:
             states, totals = begin, np.full(STATES, -np.inf)
             totals[0] = 0.0  # or the same hypotheses would fill the beam
             for i in range(WORDS):
-                scores, after = self.model.steps(states[STATE_OF], candidates[k, i][CANDIDATE_OF])
+                words = candidates[k, i]
+                scores = self.model.expand(states, words)
                 if search:
-                    scores += totals[STATE_OF]
-                    kept[k, i] = np.argsort(-scores)[:STATES]
-                    totals = scores[kept[k, i]]
-                states = after[kept[k, i]]
+                    scores += totals[:, None]
+                    kept[k, i] = np.argsort(-scores, axis=None)[:STATES]
+                    totals = scores.flat[kept[k, i]]
+                states = self.model.follow(states, words, kept[k, i])
         return len(candidates) * WORDS * BEAM
 
     def side_by_side(self) -> int:

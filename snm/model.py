@@ -52,6 +52,9 @@ class Explanation:
     parts: list[Part]
 
 
+_WHOLE_SENTENCES = "a model of this kind scores whole sentences; SNM and backoff models go word by word"
+
+
 class LanguageModel(ABC):
     """A probability for every word of a vocabulary after every context."""
 
@@ -107,11 +110,11 @@ class LanguageModel(ABC):
 
         A state is the last words, by their ids. Equal states have the same future, so it serves as a key.
         """
-        raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
+        raise SettingsError(_WHOLE_SENTENCES)
 
     def step(self, state: bytes, word: str) -> tuple[float, bytes]:
         """log10 P(word | state), and the state after the word. `</s>` ends a sentence."""
-        raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
+        raise SettingsError(_WHOLE_SENTENCES)
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same for many: a word, or its id, after each state. (n, width) uint32 to (n,) and (n, width)
@@ -119,10 +122,21 @@ class LanguageModel(ABC):
         `state_array` makes rows of states, `states[i].tobytes()` is a state again, and `states[chosen]` keeps some. In
         a closed vocabulary the score of a word outside it is NaN.
         """
-        raise SettingsError("a model of this kind scores whole sentences; SNM and backoff models go word by word")
+        raise SettingsError(_WHOLE_SENTENCES)
+
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """log10 P of many words, or ids, after each state: (n, width) and (m,), or (n, m) of each its own, to (n, m).
+
+        With `follow` what a beam search needs: it scores all candidates after all states, and lets some go on.
+        """
+        raise SettingsError(_WHOLE_SENTENCES)
+
+    def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """The states of those hypotheses of `expand` that are chosen, by their numbers in its scores, row by row."""
+        raise SettingsError(_WHOLE_SENTENCES)
 
     def state_array(self, states: Sequence[bytes]) -> np.ndarray:
-        """States as the rows of an array, for `steps`. (n, width) uint32"""
+        """States as the rows of an array, for `steps` and `expand`. (n, width) uint32"""
         return np.frombuffer(b"".join(states), np.uint32).reshape(len(states), -1)
 
     def perplexity(self, sentences: Iterable[str], threads: int = 1) -> PerplexityReport:
@@ -242,33 +256,62 @@ class RowModel(LanguageModel):
         return float(scores[0]), states[0].tobytes()
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids = self._ids_of(states, words)
+        ids = self._ids_of(words)[:, None]
+        return self.expand(states, ids)[:, 0], self.follow(states, ids, np.arange(len(states)))
+
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        ids = self._candidates(states, words)
         if ids.max(initial=0) >= len(self.vocabulary):
             raise self._no_such_word(ids)
-        flat = np.column_stack([states, ids]).astype(np.uint32)
-        p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, -1]
+        n, m = len(states), ids.shape[1]
+        flat = np.empty((n, m, states.shape[1] + 1), np.uint32)
+        flat[:, :, :-1], flat[:, :, -1] = states[:, None], ids
+        p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, :, -1]
         with np.errstate(divide="ignore"):
-            scores = np.where(p > 0, np.log10(p), np.nan)
-        return scores, flat[:, 1:]
+            return np.where(p > 0, np.log10(p), np.nan)
 
-    def _ids_of(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        if not isinstance(words, np.ndarray):
-            get = self._step_ids.get
-            words = np.array([get(word, UNKNOWN) for word in words], np.uint32)
-        if states.shape != (len(words), self.extractor.span) or states.dtype != np.uint32:
+    def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        from snm.kernels import stepping
+
+        ids, chosen = self._candidates(states, words), np.asarray(chosen, np.int64)
+        after, hypotheses = np.empty((len(chosen), states.shape[1]), np.uint32), len(states) * ids.shape[1]
+        if not stepping.follow(states, ids, chosen, after):
+            wrong = chosen[(chosen < 0) | (chosen >= hypotheses)][0]
+            raise SettingsError(f"hypothesis {wrong} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
+        return after
+
+    def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Ids of words for `expand`, a row for each state, or one for all."""
+        ids = self._ids_of(words)
+        if ids.ndim == 1:
+            ids = ids[None]
+        elif ids.ndim != 2 or len(ids) != len(states):
             raise SettingsError(
-                f"states of shape {states.shape} and type {states.dtype} for {len(words)} words; expected uint32 of "
-                f"shape {(len(words), self.extractor.span)}, made by start and steps"
+                f"words of shape {ids.shape} for {len(states)} states; expected some that are scored after all of "
+                f"them, or a row of words for each"
             )
-        return words.astype(np.uint32, copy=False)
+        if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != np.uint32:
+            raise SettingsError(
+                f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
+                f"{('n', self.extractor.span)}, made by state_array and follow"
+            )
+        return ids
 
-    def _no_such_word(self, ids: np.ndarray) -> SettingsError:
-        return SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
+    def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Ids of words, one list of them, or an array of any shape."""
+        if isinstance(words, np.ndarray) and words.dtype.kind in "ui":
+            return words.astype(np.uint32, copy=False)
+        get = self._step_ids.get
+        found = [get(word, UNKNOWN) for word in np.ravel(words).tolist()]
+        return np.array(found, np.uint32).reshape(np.shape(words))
 
     @cached_property
     def _step_ids(self) -> dict[str, int]:
         """Ids of the words that `step` knows."""
         return {**self.vocabulary.ids, "</s>": END}
+
+    def _no_such_word(self, ids: np.ndarray) -> SettingsError:
+        return SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
 
     def _keys(self, context: np.ndarray) -> np.ndarray:
         """Keys of the features of the event after `context`. (slots, 1)"""
@@ -279,7 +322,7 @@ class RowModel(LanguageModel):
 class _Stepping(NamedTuple):
     """The kernels that score word by word, and how they find a model."""
 
-    steps: Any
+    expand: Any
     step: Any
     handle: np.ndarray
     address: int
@@ -320,16 +363,14 @@ class SnmModel(RowModel):
             gating.gate_events(found, self._folded, scale)
         return found, scale[:, 0].astype(np.float64)
 
-    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         if self.extractor.has_families:
-            return super().steps(states, words)
-        ids = self._ids_of(states, words)
-        scores, after = np.empty(len(ids), np.float64), np.empty(states.shape, np.uint32)
-        how, p = self._stepping, self.pages
-        states = np.ascontiguousarray(states)
-        if not how.steps(states, ids, how.handle, p.starts, p.long_links, p.singles, scores, after):
+            return super().expand(states, words)
+        ids, how = self._candidates(states, words), self._stepping
+        scores = np.empty((len(states), ids.shape[1]), np.float64)
+        if not how.expand(np.ascontiguousarray(states), np.ascontiguousarray(ids), how.handle, scores):
             raise self._no_such_word(ids)
-        return scores, after
+        return scores
 
     def step(self, state: bytes, word: str) -> tuple[float, bytes]:
         how = self._stepping
@@ -344,9 +385,10 @@ class SnmModel(RowModel):
 
         handle, kept = self._handle()
         p = self.pages
-        step = stepping.step_of(*(array.dtype.name for array in (p.starts, p.long_links, p.singles)))
+        types = [array.dtype.name for array in (p.starts, p.long_links, p.singles)]
         width = -1 if self.extractor.has_families else self.extractor.span
-        return _Stepping(stepping.steps, step, handle, handle.ctypes.data, width, 4 * width, kept)
+        expand, step = stepping.kernels_of(*types)
+        return _Stepping(expand, step, handle, handle.ctypes.data, width, 4 * width, kept)
 
     def _handle(self) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Scalars and addresses of this model for `kernels.stepping`, and what must live as long as they are in use."""

@@ -84,6 +84,8 @@ class LanguageModelTests:
             for k in chosen:
                 assert scored[k] == pytest.approx(expected[k][i], rel=1e-6, nan_ok=True)
         with pytest.raises(SettingsError, match="expected uint32 of shape"):
+            model.steps(states[:1, 1:], ["the"])
+        with pytest.raises(SettingsError, match="a row of words for each"):
             model.steps(states[:2], ["the"])
         with pytest.raises(SettingsError, match="the vocabulary has"):
             model.steps(states[:1], np.array([len(model.vocabulary)], np.uint32))
@@ -91,21 +93,34 @@ class LanguageModelTests:
             model.step(state + state, "the")
 
     def test_many_words_after_few_states(self, model: LanguageModel) -> None:
-        """What is shared by hypotheses with equal states does not change their scores."""
+        """All words after all states, or other words after each: as one by one."""
         words = ["the", "cat", "purple", "</s>", "man", "unheard-of", "fish", "old"]
         try:
             states = [model.start()]
         except SettingsError:
             pytest.skip("this kind scores whole sentences")
-        for word in ("the", "old", "man", "likes", "a"):
+        for word in ("the", "old", "man", "likes", "a", "cat", "sees", "the"):
             states.append(model.step(states[-1], word)[1])
-        pairs = [(state, word) for word in words for state in [*states, states[2]]]
-        scores, after = model.steps(model.state_array([state for state, _ in pairs]), [word for _, word in pairs])
-        for (state, word), score, row in zip(pairs, scores, after, strict=True):
-            alone, then = model.step(state, word)
-            assert score == pytest.approx(alone, rel=1e-6, nan_ok=True)
-            assert row.tobytes() == then
-        assert [len(part) for part in model.steps(model.state_array(states)[:0], [])] == [0, 0]
+        rows = model.state_array(states)
+        alone = [[model.step(state, word) for word in words] for state in states]
+        expected = np.array([[score for score, _ in scored] for scored in alone])
+        scores = model.expand(rows, words)
+        assert scores == pytest.approx(expected, rel=1e-6, nan_ok=True)
+        shifted = [np.roll(words, i) for i in range(len(rows))]
+        scores = model.expand(rows, np.array(shifted))
+        assert scores == pytest.approx(np.array(list(map(np.roll, expected, range(len(rows))))), rel=1e-6, nan_ok=True)
+        assert model.expand(rows[::2], words[:1]) == pytest.approx(expected[::2, :1], rel=1e-6, nan_ok=True)
+        chosen = [3 * 8 + 1, 3 * 8 + 3, 5]
+        after = model.follow(rows, words, np.array(chosen))
+        assert [row.tobytes() for row in after] == [alone[k // 8][k % 8][1] for k in chosen]
+        assert model.follow(rows, np.array(shifted), np.array([3 * 8]))[0].tobytes() == alone[3][-3][1]
+        with pytest.raises(SettingsError, match="expected numbers from 0 to 71"):
+            model.follow(rows, words, np.array([0, 72]))
+        assert model.expand(rows[:0], words).shape == (0, 8)
+        assert model.expand(rows, []).shape == (9, 0)
+        assert [len(part) for part in model.steps(rows[:0], [])] == [0, 0]
+        with pytest.raises(SettingsError, match="a row of words for each"):
+            model.expand(rows, np.array([words] * 2))
 
     def test_threads_do_not_change_scores(self, model: LanguageModel) -> None:
         tokens = encode_lines([self.SENTENCE] * 500, model.vocabulary).tokens

@@ -52,24 +52,20 @@ def _reader(bits, result):
 read_u2, read_u4, read_u8 = _reader(16, types.uint16), _reader(32, types.uint32), _reader(64, types.uint64)
 
 
-@intrinsic
-def as_float(typing_context, number):
-    """The float32 whose bits a uint32 holds."""
+def _bits_as(kind, of):
+    """An intrinsic that takes the bits of one number for another's."""
 
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
+    def convert(typing_context, number):
+        def generate(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], context.get_value_type(kind))
 
-    return types.float32(types.uint32), generate
+        return kind(of), generate
+
+    return intrinsic(convert)
 
 
-@intrinsic
-def as_bits(typing_context, number):
-    """The bits of a float32 as a uint32."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
+as_float, as_bits = _bits_as(types.float32, types.uint32), _bits_as(types.uint32, types.float32)
+as_double, as_long = _bits_as(types.float64, types.int64), _bits_as(types.int64, types.float64)
 
 
 MARKS, MARKS_BYTES = 16, 64  # how many numbers `matches` compares, and the bytes that it may read

@@ -102,12 +102,12 @@ def measure_pages(first, last, c, shift, singles, code_bytes, starts):
 @helper
 def spread_target(target, spread):
     """A bijection of the targets that puts neighbours far apart."""
-    return (np.uint64(target) * spread.factor) & spread.mask
+    return np.int64((np.uint64(target) * spread.factor) & spread.mask)
 
 
 @helper
 def pack_link(target, code, spread):
-    return (spread_target(target, spread) << spread.code_bits) | np.uint64(code)
+    return (np.uint64(spread_target(target, spread)) << spread.code_bits) | np.uint64(code)
 
 
 @helper
@@ -304,23 +304,22 @@ def read_short(q, k, word, record, pages, found):
 
 
 @helper
-def guess_link(word, place, n, spread):
-    """About where the link to `word` is among n sorted ones from links[place] on: off by about the root of n."""
-    return place + ((n * np.int64(spread_target(word, spread))) >> spread.bits)
+def guess_link(wanted, place, n, spread):
+    """About where the link to a spread target is among n from links[place] on: off by about the root of n."""
+    return place + ((n * wanted) >> spread.bits)
 
 
 @helper
-def better_guess(word, place, n, at, links, spread):
+def better_guess(wanted, place, n, at, links, spread):
     """From what is found there, closer."""
     found = np.int64(np.uint64(links[at]) >> spread.code_bits)
-    step = (n * (np.int64(spread_target(word, spread)) - found)) >> spread.bits
+    step = (n * (wanted - found)) >> spread.bits
     return min(max(at + step, place), place + n - 1)
 
 
 @helper
-def find_link(word, place, n, at, links, spread):
-    """The code of the link to `word` among n sorted ones from links[place] on, or -1. `at` is a guess."""
-    wanted = np.int64(spread_target(word, spread))
+def find_link(wanted, place, n, at, links, spread):
+    """The code of the link to a spread target among n sorted ones from links[place] on, or -1. `at` is a guess."""
     low, high = place, place + n - 1
     for _ in range(8):
         step = (n * (wanted - np.int64(np.uint64(links[at]) >> spread.code_bits))) >> spread.bits
@@ -398,7 +397,7 @@ def look_up(keys, words, start, stop, base, pages, found, work):
                 found.code[q, c] = pages.data[record]
                 found.length[q, c] = links
                 found.row_sum[q, c] = as_float(read_u4(pages.data, record + 6))
-                at = guess_link(words[k], place, links, pages.spread)
+                at = guess_link(spread_target(words[k], pages.spread), place, links, pages.spread)
                 prefetch(pages.long_links, at)
                 long_rows[n_long, 0], long_rows[n_long, 1] = q, k
                 long_rows[n_long, 2], long_rows[n_long, 3] = at, place
@@ -408,74 +407,85 @@ def look_up(keys, words, start, stop, base, pages, found, work):
     for i in range(n_long):
         q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
         n = np.int64(found.length[q, k - base])
-        at = better_guess(words[k], place, n, at, pages.long_links, pages.spread)
+        at = better_guess(spread_target(words[k], pages.spread), place, n, at, pages.long_links, pages.spread)
         prefetch(pages.long_links, at)
         long_rows[i, 2] = at
     for i in range(n_long):
         q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
         c = k - base
         n = np.int64(found.length[q, c])
-        code = find_link(words[k], place, n, at, pages.long_links, pages.spread)
+        code = find_link(spread_target(words[k], pages.spread), place, n, at, pages.long_links, pages.spread)
         if code >= 0:
             found.weight[q, c] = pages.values[code]
 
 
 @helper
-def ask_for_links(q, c, members, words, pages, found, at):
-    """Where the row of slot q of event c is long: ask for its links to other words, `members` of `words`.
-
-    at[i, q]: about where each is.
-    """
+def add_short(q, c, words, scale, pages, found, weights):
+    """Add to the weights of words what the row of slot q of event c, one that is not long, has for them."""
     record = found.record[q, c]
-    if found.row_sum[q, c] == 0.0 or record < 0 or pages.data[record + 1] & LONG == 0:
-        return
-    n, place = np.int64(found.length[q, c]), np.int64(read_u8(pages.data, record + 10) & _PLACE)
-    for i in members:
-        at[i, q] = guess_link(words[i], place, n, pages.spread)
-        prefetch(pages.long_links, at[i, q])
-
-
-@helper
-def ask_again(q, c, members, words, pages, found, at):
-    """The same, closer, from what is found there."""
-    record = found.record[q, c]
-    if found.row_sum[q, c] == 0.0 or record < 0 or pages.data[record + 1] & LONG == 0:
-        return
-    n, place = np.int64(found.length[q, c]), np.int64(read_u8(pages.data, record + 10) & _PLACE)
-    for i in members:
-        at[i, q] = better_guess(words[i], place, n, at[i, q], pages.long_links, pages.spread)
-        prefetch(pages.long_links, at[i, q])
-
-
-@helper
-def add_links(q, c, members, words, scale, pages, found, at, weights):
-    """Add to the weights of other words what the row of slot q of event c has for them, times `scale`."""
-    record = found.record[q, c]
-    if found.row_sum[q, c] == 0.0:
-        return
     if record < 0:
-        for i in members:
+        for i in range(len(words)):
             if np.int64(words[i]) == -1 - record:
                 weights[i] += scale * found.row_sum[q, c]
         return
     flags = np.int64(pages.data[record + 1])
-    if flags & LONG:
-        n, place = np.int64(found.length[q, c]), np.int64(read_u8(pages.data, record + 10) & _PLACE)
-        for i in members:
-            code = find_link(words[i], place, n, at[i, q], pages.long_links, pages.spread)
-            if code >= 0:
-                weights[i] += scale * pages.values[code]
-        return
     n = flags & (WIDE - 1)
     place = record + (6 if n > SUMMED else 2)
     codes = place + n * (4 if flags & WIDE else 2)
     single = pages.data[record] == 0 and pages.single_of_slot[q] >= 0
     for j in range(n):
         target = target_at(place, j, flags, pages)
-        for i in members:
+        for i in range(len(words)):
             if words[i] == target:
                 weight = found.row_sum[q, c] if single else pages.values[code_at(codes + j * pages.code_bytes, pages)]
                 weights[i] += scale * weight
+
+
+@njit(nogil=True, cache=True)
+def add_rows(words, scale, pages, found, weights):
+    """Add to weights[c, i] what the rows of event c have for the word words[c, i], times scale[slot, c].
+
+    Where `words` has one row, it is of all events. Long rows in stages, see `look_up`.
+    """
+    events, m = weights.shape
+    wanted = np.empty(words.shape, np.int64)
+    for c in range(len(words)):
+        for i in range(m):
+            wanted[c, i] = spread_target(words[c, i], pages.spread)
+    long_rows, n_long = np.empty((events * len(scale), 3), np.int64), 0
+    for c in range(events):
+        for q in range(1, len(scale)):
+            record = found.record[q, c]
+            if found.row_sum[q, c] == 0.0:
+                continue
+            if record >= 0 and pages.data[record + 1] & LONG:
+                long_rows[n_long, 0], long_rows[n_long, 1] = q, c
+                long_rows[n_long, 2] = np.int64(read_u8(pages.data, record + 10) & _PLACE)
+                n_long += 1
+            else:
+                add_short(q, c, words[min(c, len(words) - 1)], np.float64(scale[q, c]), pages, found, weights[c])
+    at = np.empty((n_long, m), np.int64)
+    for r in range(n_long):
+        q, c, place = long_rows[r, 0], long_rows[r, 1], long_rows[r, 2]
+        n, of_event = np.int64(found.length[q, c]), wanted[min(c, len(words) - 1)]
+        for i in range(m):
+            at[r, i] = guess_link(of_event[i], place, n, pages.spread)
+            prefetch(pages.long_links, at[r, i])
+    for r in range(n_long):
+        q, c, place = long_rows[r, 0], long_rows[r, 1], long_rows[r, 2]
+        n = np.int64(found.length[q, c])
+        for i in range(m):
+            at[r, i] = better_guess(
+                wanted[min(c, len(words) - 1), i], place, n, at[r, i], pages.long_links, pages.spread
+            )
+            prefetch(pages.long_links, at[r, i])
+    for r in range(n_long):
+        q, c, place = long_rows[r, 0], long_rows[r, 1], long_rows[r, 2]
+        n, of_event = np.int64(found.length[q, c]), wanted[min(c, len(words) - 1)]
+        for i in range(m):
+            code = find_link(of_event[i], place, n, at[r, i], pages.long_links, pages.spread)
+            if code >= 0:
+                weights[c, i] += np.float64(scale[q, c]) * pages.values[code]
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""Scoring one more word after each of many states: what a beam search asks for.
+"""Scoring words after each of many states: what a beam search asks for.
 
 A call from Python unpacks every array that it is given, which takes longer than scoring a word. So the arrays of a
 model come as their addresses, in one array of integers that is made once.
@@ -17,12 +17,10 @@ from snm.calibration import INPUTS, Gate
 from snm.kernels.extraction import ABSENT, EMPTY_KEY
 from snm.kernels.gating import make_mixed, mix
 from snm.kernels.hashing import extend, feature_hash, helper, mix64
-from snm.kernels.memory import prefetch
+from snm.kernels.memory import as_double, as_long, prefetch
 from snm.kernels.pages import (
     TOGETHER,
-    add_links,
-    ask_again,
-    ask_for_links,
+    add_rows,
     ask_for_page,
     look_up,
     make_found,
@@ -35,6 +33,8 @@ _ONE = np.uint64(1)
 SLOT_COLUMNS = 7  # of Extractor.slot_table
 SCALARS = 14  # places of the handle before the addresses
 HANDLE = SCALARS + 15
+_BELOW_ONE = 0x3FF0000000000000 - 0x3FE6A09E667F3BCD  # from the root of 1/2 to 1, in bits
+_LOG10_2, _LN_10 = math.log10(2), math.log(10)
 FEW = 8  # states of a call below which all their pages are asked for at once
 
 
@@ -127,131 +127,107 @@ def ask_for_all(n, keys, pages):
 
 
 @helper
-def same(a, b):
-    equal = True
-    for j in range(len(a)):
-        equal &= a[j] == b[j]
-    return equal
+def take_logs(weights, total):
+    """log10 of weights / total, to one part in 10^15, in a way that LLVM takes many at a time.
 
-
-@njit(nogil=True, cache=True)
-def distinct(states, first, of):
-    """Number the states that differ, and return how many: of[i] is state i's number, first[c] the first one with it."""
-    size = 2
-    while size < 2 * len(states):
-        size *= 2
-    table = np.full(size, -1, np.int64)
-    n = 0
-    for i in range(len(states)):
-        h = np.uint64(0)
-        for j in range(states.shape[1]):
-            h = extend(h, np.uint64(states[i, j]))
-        place = np.int64(mix64(h) & np.uint64(size - 1))
-        while table[place] >= 0 and not same(states[first[table[place]]], states[i]):
-            place = (place + 1) & (size - 1)
-        if table[place] < 0:
-            table[place] = n
-            first[n] = i
-            n += 1
-        of[i] = table[place]
-    return n
-
-
-@njit(nogil=True, cache=True)
-def add_other_words(words, contexts, first, of, pages, found, mixed, weights):
-    """weights[i]: the gated weights of the links to word i, of words that are not the first after their state.
-
-    Row by row, and in stages, see `look_up`.
+    With m 2^e = x and m between the root of 1/2 and that of 2, a series of z = (m - 1) / (m + 1).
     """
-    slots, n = len(mixed.scale), len(words)
-    ends, order = np.zeros(contexts + 2, np.int64), np.empty(n, np.int64)
-    for i in range(n):
-        ends[of[i] + 2] += i != first[of[i]]
-    for c in range(contexts):
-        ends[c + 2] += ends[c + 1]
-    for i in range(n):
-        weights[i] = np.float64(mixed.scale[0, of[i]]) * pages.unigrams[words[i]]
-        if i != first[of[i]]:
-            order[ends[of[i] + 1]] = i
-            ends[of[i] + 1] += 1
-    at = np.empty((n, slots), np.int64)
-    for c in range(contexts):
-        for q in range(1, slots):
-            ask_for_links(q, c, order[ends[c] : ends[c + 1]], words, pages, found, at)
-    for c in range(contexts):
-        for q in range(1, slots):
-            ask_again(q, c, order[ends[c] : ends[c + 1]], words, pages, found, at)
-    for c in range(contexts):
-        for q in range(1, slots):
-            scale = np.float64(mixed.scale[q, c])
-            add_links(q, c, order[ends[c] : ends[c + 1]], words, scale, pages, found, at, weights)
+    for i in range(len(weights)):
+        bits = as_long(weights[i] / total)
+        e = np.int64((bits + _BELOW_ONE) >> 52) - 1023
+        m = as_double(bits - (e << 52))
+        z = (m - 1.0) / (m + 1.0)
+        y = z * z
+        series = 1.0 / 19.0
+        for n in range(17, 0, -2):
+            series = series * y + 1.0 / n
+        weights[i] = e * _LOG10_2 + (2.0 / _LN_10) * z * series
+
+
+@njit(nogil=True, cache=True)
+def follow(states, words, chosen, after):
+    """after[k]: the state after hypothesis chosen[k] of `score`, False where there is no such hypothesis."""
+    hypotheses, m, width = len(states) * words.shape[1], words.shape[1], states.shape[1]
+    for k in range(len(chosen)):
+        if not 0 <= chosen[k] < hypotheses:
+            return False
+        c, i = chosen[k] // m, chosen[k] % m
+        for j in range(width - 1):
+            after[k, j] = states[c, j + 1]
+        after[k, width - 1] = words[min(c, len(words) - 1), i]
+    return True
 
 
 @njit(nogil=True, cache=True)
 def score(states, words, handle, starts, long_links, singles, scores):
-    """scores[i] = log10 P(words[i] | states[i]), NaN where the word is never predicted.
+    """scores[c, i] = log10 P(words[c, i] | states[c]), NaN where the word is never predicted.
 
-    What does not depend on the word, the rows and the gate, is done once for equal states.
+    Where `words` has one row, it is of all states. Rows and gate are found once a state.
     """
     pages, gate, table, classes = unpack(handle, starts, long_links, singles)
-    slots, n = len(table), len(words)
+    slots, n = len(table), len(states)
     never, hash_mask = handle[12], np.uint64(handle[11])
-    first, of = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    contexts = distinct(states, first, of) if n > 1 else n
-    keys = np.empty((slots, contexts), np.uint64)
-    first_words = np.empty(contexts, np.uint32)
-    for c in range(contexts):
-        write_keys(states[first[c]], table, classes, hash_mask, c, keys)
-        first_words[c] = words[first[c]]
-    if contexts < FEW:
-        ask_for_all(contexts, keys, pages)
-    found, work = make_found(slots, contexts), make_work(slots, min(contexts, TOGETHER))
-    for start in range(0, contexts, TOGETHER):
-        look_up(keys, first_words, start, min(start + TOGETHER, contexts), 0, pages, found, work)
-    mixed = make_mixed(slots, contexts, len(gate.bias))
-    mix(contexts, found, gate, mixed)
-    if n > contexts:
-        add_other_words(words, contexts, first, of, pages, found, mixed, scores)
-    for i in range(n):
-        c, word = of[i], words[i]
-        weight = mixed.sums[0, c] if i == first[c] else scores[i]
-        predicted = word != never and word != BEGIN
-        scores[i] = math.log10(weight / mixed.sums[1, c]) if predicted else math.nan
-
-
-@njit(nogil=True, cache=True)
-def steps(states, words, handle, starts, long_links, singles, scores, after):
-    """The scores, and the states after the words; False where one is not of the vocabulary."""
-    for word in words:
-        if word >= handle[0]:
-            return False
-    score(states, words, handle, starts, long_links, singles, scores)
-    width = states.shape[1]
-    for i in range(len(words)):
-        for j in range(width - 1):
-            after[i, j] = states[i, j + 1]
-        after[i, width - 1] = words[i]
-    return True
+    keys, first_words = np.empty((slots, n), np.uint64), np.empty(n, np.uint32)
+    for c in range(n):
+        write_keys(states[c], table, classes, hash_mask, c, keys)
+        first_words[c] = words[min(c, len(words) - 1), 0]
+    if n < FEW:
+        ask_for_all(n, keys, pages)
+    found, work = make_found(slots, n), make_work(slots, min(n, TOGETHER))
+    for start in range(0, n, TOGETHER):
+        look_up(keys, first_words, start, min(start + TOGETHER, n), 0, pages, found, work)
+    mixed = make_mixed(slots, n, len(gate.bias))
+    mix(n, found, gate, mixed)
+    for c in range(n):
+        scores[c, 0] = mixed.sums[0, c]
+    if scores.shape[1] > 1:
+        others, weights = words[:, 1:], scores[:, 1:]
+        for c in range(n):
+            for i in range(weights.shape[1]):
+                weights[c, i] = np.float64(mixed.scale[0, c]) * pages.unigrams[others[min(c, len(words) - 1), i]]
+        add_rows(others, mixed.scale, pages, found, weights)
+    for c in range(n):
+        take_logs(scores[c], mixed.sums[1, c])
+        for i in range(scores.shape[1]):
+            word = words[min(c, len(words) - 1), i]
+            if word in (never, BEGIN):
+                scores[c, i] = math.nan
 
 
 @cache
-def step_of(*type_names):
-    """A C function for one word after one state, of models whose starts, long links and singles are of these types.
-
-    It is called with the address of a handle, a state, the number of its words, and the next word. A word takes 3.8 µs
-    so; with a Numba function, which unpacks each of its arguments, it took 6.5. Python's lock is kept.
-    """
+def kernels_of(*type_names):
+    """`expand` and `step` for models whose starts, long links and singles are of these types."""
 
     starts_type, link_type, code_type = (np.dtype(name).type for name in type_names)
 
-    @cfunc(types.float64(types.int64, types.voidptr, types.int64, types.int64), cache=True)
-    def step(address, state, width, word):
-        handle = carray(pointer(address), (HANDLE,), np.int64)
+    @njit(nogil=True, cache=True)
+    def score_words(states, words, handle, scores):
         starts = carray(pointer(handle[SCALARS + 12]), (handle[13],), starts_type)
         long_links = carray(pointer(handle[SCALARS + 13]), (1,), link_type)
         singles = carray(pointer(handle[SCALARS + 14]), (handle[1], handle[0]), code_type)
-        words, scores = np.full(1, word, np.uint32), np.empty(1, np.float64)
-        score(carray(state, (1, width), np.uint32), words, handle, starts, long_links, singles, scores)
-        return scores[0]
+        score(states, words, handle, starts, long_links, singles, scores)
 
-    return PYFUNCTYPE(c_double, c_int64, c_char_p, c_int64, c_int64)(step.address)
+    @njit(nogil=True, cache=True)
+    def expand(states, words, handle, scores):
+        """`score`, or False where a word is not of the vocabulary."""
+        for c in range(words.shape[0]):
+            for i in range(words.shape[1]):
+                if words[c, i] >= handle[0]:
+                    return False
+        if scores.size > 0:
+            score_words(states, words, handle, scores)
+        return True
+
+    @cfunc(types.float64(types.int64, types.voidptr, types.int64, types.int64), cache=True)
+    def step(address, state, width, word):
+        """A C function for one word after one state, given the address of a handle, the state, its width, and the word.
+
+        A word takes 3.8 µs so; with a Numba function, which unpacks each of its arguments, it took 6.5. Python's lock
+        is kept.
+        """
+        words, scores = np.full((1, 1), word, np.uint32), np.empty((1, 1), np.float64)
+        handle = carray(pointer(address), (HANDLE,), np.int64)
+        score_words(carray(state, (1, width), np.uint32), words, handle, scores)
+        return scores[0, 0]
+
+    return expand, PYFUNCTYPE(c_double, c_int64, c_char_p, c_int64, c_int64)(step.address)
