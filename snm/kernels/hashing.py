@@ -11,9 +11,13 @@ from snm import features
 
 # Helpers are put into their callers by LLVM, without Numba's reference counts on their arguments: an array
 # handed to a plain njit function costs two atomic operations; without them rows of M are built three times faster.
-helper = njit(nogil=True, _nrt=False, forceinline=True, cache=True)
+# Nothing divides by zero in them, and nothing looks whether it does.
+_HOW = {"nogil": True, "_nrt": False, "forceinline": True, "cache": True, "error_model": "numpy"}
+helper = njit(**_HOW)
+# The same where a product and a sum may be one operation.
+fusing_helper = njit(**_HOW, fastmath={"contract"})
 # The same for sums of many products, which may be added up in any order: eight at a time instead of one by one.
-summing_helper = njit(nogil=True, _nrt=False, forceinline=True, cache=True, fastmath={"reassoc", "contract"})
+summing_helper = njit(**_HOW, fastmath={"reassoc", "contract"})
 
 STEP = np.uint64(features.STEP)  # multiplier of one more word in a chain
 REMOTE = np.uint64(features.REMOTE)  # multiplier that tells the remote words from the adjacent
