@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +183,13 @@ class Bench:
         report(name, self.corpus.name, rows, self.asked.json)
 
 
-def best_of(times: int, work: Any) -> float:
-    """Seconds of the fastest of several runs: what is measured is the program, not its neighbours."""
+def best_of(times: int, *works: Any) -> list[float]:
+    """Seconds of the fastest run of each work, taking turns: what is measured is the program, not its neighbours."""
     found = []
     for _ in range(times):
-        begun = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begun)
-    return min(found)
+        moments = [time.perf_counter()]
+        for work in works:
+            work()
+            moments.append(time.perf_counter())
+        found.append([end - begun for begun, end in pairwise(moments)])
+    return [min(column) for column in zip(*found, strict=True)]

@@ -22,7 +22,7 @@ def main() -> None:
         command = [sys.executable, "-c", OPEN, bench.model(preset)]
         seconds = min(float(timed(command, cwd=ROOT).output) for _ in range(5))
         rows.append(compared(f"open {preset}, beyond imports", 1000 * seconds, 50, "<= 1", "ms", seconds / 0.05))
-    seconds = best_of(5, lambda: timed([sys.executable, "-m", "snm", "--help"], cwd=ROOT))
+    [seconds] = best_of(5, lambda: timed([sys.executable, "-m", "snm", "--help"], cwd=ROOT))
     rows.append(compared("snm --help", seconds, 0.3, "<= 1", "s", seconds / 0.3))
     bench.report("opening", rows)
 

@@ -13,8 +13,8 @@ def main() -> None:
     path = bench.text("train")
     size = path.stat().st_size / 1e6
     _, vocabulary = read_corpus(path, threads=2)
-    learned = size / best_of(3, lambda: read_corpus(path, threads=2))
-    encoded = size / best_of(3, lambda: encode_files(path, vocabulary))
+    works = (lambda: read_corpus(path, threads=2)), (lambda: encode_files(path, vocabulary))
+    learned, encoded = (size / seconds for seconds in best_of(3, *works))
     rows = [
         compared("vocabulary and encoding, 2 threads", learned, 60, ">= 1", "MB/s", learned / 60),
         compared("encoding with a given vocabulary, 1 thread", encoded, 60, "", "MB/s", encoded / 60),

@@ -398,12 +398,13 @@ def look_up(keys, words, start, stop, base, pages, found, work):
                 found.length[q, c] = links
                 found.row_sum[q, c] = as_float(read_u4(pages.data, record + 6))
                 at = guess_link(spread_target(words[k], pages.spread), place, links, pages.spread)
-                prefetch(pages.long_links, at)
                 long_rows[n_long, 0], long_rows[n_long, 1] = q, k
                 long_rows[n_long, 2], long_rows[n_long, 3] = at, place
                 n_long += 1
             else:
                 read_short(q, c, words[k], record, pages, found)
+    for i in range(n_long):
+        prefetch(pages.long_links, long_rows[i, 2])
     for i in range(n_long):
         q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
         n = np.int64(found.length[q, k - base])
