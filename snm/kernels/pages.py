@@ -347,6 +347,32 @@ def make_work(slots, events):
 
 
 @helper
+def take_row(q, k, base, record, word, pages, found, long_rows, n_long):
+    """Fill `found` for slot q of event k from its record, but for the link of a long row: return how many there are."""
+    c = k - base
+    found.record[q, c] = record
+    if record < 0:
+        weight = pages.values[pages.singles[pages.single_of_slot[q], -1 - record]]
+        found.code[q, c] = 0
+        found.length[q, c] = 1.0
+        found.row_sum[q, c] = weight
+        found.weight[q, c] = weight if -1 - record == word else np.float32(0.0)
+    elif pages.data[record + 1] & LONG:
+        links = np.int64(read_u4(pages.data, record + 2))
+        place = np.int64(read_u8(pages.data, record + 10) & _PLACE)
+        found.code[q, c] = pages.data[record]
+        found.length[q, c] = links
+        found.row_sum[q, c] = as_float(read_u4(pages.data, record + 6))
+        long_rows[n_long, 0], long_rows[n_long, 1] = q, k
+        long_rows[n_long, 2] = guess_link(spread_target(word, pages.spread), place, links, pages.spread)
+        long_rows[n_long, 3] = place
+        n_long += 1
+    else:
+        read_short(q, c, word, record, pages, found)
+    return n_long
+
+
+@helper
 def look_up(keys, words, start, stop, base, pages, found, work):
     """Fill `found` for the events [start, stop), at most TOGETHER of them, from column start - base on.
 
@@ -363,12 +389,18 @@ def look_up(keys, words, start, stop, base, pages, found, work):
         found.weight[0, c] = pages.unigrams[words[k]] if event else np.float32(0.0)
     n_long = 0
     for q in range(1, keys.shape[0]):
-        single, parent = pages.single_of_slot[q], pages.parent_of_slot[q]
+        parent = pages.parent_of_slot[q]
         n = 0
         for k in range(start, stop):
             found.row_sum[q, k - base] = 0.0
             found.weight[q, k - base] = 0.0
-            if keys[q, k] != ABSENT and (found.row_sum[parent, k - base] > 0.0 or keys[parent, k] == ABSENT):
+            if keys[q, k] == ABSENT:
+                continue
+            if k > start and keys[q, k] == keys[q - 1, k - 1] and found.row_sum[q - 1, k - base - 1] > 0.0:
+                # of a tied type, one word further back: it was found for the word before
+                record = found.record[q - 1, k - base - 1]
+                n_long = take_row(q, k, base, record, words[k], pages, found, long_rows, n_long)
+            elif found.row_sum[parent, k - base] > 0.0 or keys[parent, k] == ABSENT:
                 alive[n, 0] = k
                 n += 1
                 prefetch(pages.starts, keys[q, k] >> pages.shift)
@@ -379,30 +411,9 @@ def look_up(keys, words, start, stop, base, pages, found, work):
             entry = entry_of(keys[q, k], at, pages) if at >= 0 else np.int64(-1)
             if entry < 0:
                 continue
-            c = k - base
             target = read_u2(pages.data, entry)
-            if target < INLINE:
-                weight = pages.values[pages.singles[single, target]]
-                found.code[q, c] = 0
-                found.length[q, c] = 1.0
-                found.row_sum[q, c] = weight
-                found.weight[q, c] = weight if target == words[k] else np.float32(0.0)
-                found.record[q, c] = -1 - np.int64(target)
-                continue
-            record = record_of(entry, at, pages)
-            found.record[q, c] = record
-            if pages.data[record + 1] & LONG:
-                links = np.int64(read_u4(pages.data, record + 2))
-                place = np.int64(read_u8(pages.data, record + 10) & _PLACE)
-                found.code[q, c] = pages.data[record]
-                found.length[q, c] = links
-                found.row_sum[q, c] = as_float(read_u4(pages.data, record + 6))
-                at = guess_link(spread_target(words[k], pages.spread), place, links, pages.spread)
-                long_rows[n_long, 0], long_rows[n_long, 1] = q, k
-                long_rows[n_long, 2], long_rows[n_long, 3] = at, place
-                n_long += 1
-            else:
-                read_short(q, c, words[k], record, pages, found)
+            record = -1 - np.int64(target) if target < INLINE else record_of(entry, at, pages)
+            n_long = take_row(q, k, base, record, words[k], pages, found, long_rows, n_long)
     for i in range(n_long):
         prefetch(pages.long_links, long_rows[i, 2])
     for i in range(n_long):
