@@ -275,9 +275,11 @@ class RowModel(LanguageModel):
 
         ids, chosen = self._candidates(states, words), np.asarray(chosen, np.int64)
         after, hypotheses = np.empty((len(chosen), states.shape[1]), np.uint32), len(states) * ids.shape[1]
-        if not stepping.follow(states, ids, chosen, after):
-            wrong = chosen[(chosen < 0) | (chosen >= hypotheses)][0]
-            raise SettingsError(f"hypothesis {wrong} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
+        if not stepping.follow(states, ids, len(self.vocabulary), chosen, after):
+            wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
+            if not len(wrong):
+                raise self._no_such_word(ids)
+            raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
         return after
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
@@ -298,12 +300,14 @@ class RowModel(LanguageModel):
         return ids
 
     def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Ids of words, one list of them, or an array of any shape."""
-        if isinstance(words, np.ndarray) and words.dtype.kind in "ui":
+        """Ids of words, which may be ids, of any shape."""
+        words = np.asarray(words)
+        if words.dtype.kind in "ui" or not words.size:
             return words.astype(np.uint32, copy=False)
+        if words.dtype.kind != "U":
+            raise SettingsError(f"words of type {words.dtype}; expected strings, or ids")
         get = self._step_ids.get
-        found = [get(word, UNKNOWN) for word in np.ravel(words).tolist()]
-        return np.array(found, np.uint32).reshape(np.shape(words))
+        return np.array([get(word, UNKNOWN) for word in words.ravel().tolist()], np.uint32).reshape(words.shape)
 
     @cached_property
     def _step_ids(self) -> dict[str, int]:

@@ -116,6 +116,12 @@ class LanguageModelTests:
         assert model.follow(rows, np.array(shifted), np.array([3 * 8]))[0].tobytes() == alone[3][-3][1]
         with pytest.raises(SettingsError, match="expected numbers from 0 to 71"):
             model.follow(rows, words, np.array([0, 72]))
+        with pytest.raises(SettingsError, match="the vocabulary has"):
+            model.follow(rows, np.array([3, len(model.vocabulary)]), np.array([1]))
+        with pytest.raises(SettingsError, match="expected strings, or ids"):
+            model.expand(rows, np.array([1.0]))
+        ids = np.array([model.vocabulary.ids["the"], model.vocabulary.ids["cat"]])
+        assert np.array_equal(model.expand(rows, ids), model.expand(rows, ["the", "cat"]))
         assert model.expand(rows[:0], words).shape == (0, 8)
         assert model.expand(rows, []).shape == (9, 0)
         assert [len(part) for part in model.steps(rows[:0], [])] == [0, 0]

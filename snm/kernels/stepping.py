@@ -145,8 +145,8 @@ def take_logs(weights, total):
 
 
 @njit(nogil=True, cache=True)
-def follow(states, words, chosen, after):
-    """after[k]: the state after hypothesis chosen[k] of `score`, False where there is no such hypothesis."""
+def follow(states, words, vocabulary, chosen, after):
+    """after[k]: the state after hypothesis chosen[k] of `score`; False where there is no such hypothesis, or word."""
     hypotheses, m, width = len(states) * words.shape[1], words.shape[1], states.shape[1]
     for k in range(len(chosen)):
         if not 0 <= chosen[k] < hypotheses:
@@ -154,7 +154,10 @@ def follow(states, words, chosen, after):
         c, i = chosen[k] // m, chosen[k] % m
         for j in range(width - 1):
             after[k, j] = states[c, j + 1]
-        after[k, width - 1] = words[min(c, len(words) - 1), i]
+        word = words[min(c, len(words) - 1), i]
+        if word >= vocabulary:
+            return False
+        after[k, width - 1] = word
     return True
 
 
