@@ -256,7 +256,7 @@ class RowModel(LanguageModel):
         return float(scores[0]), states[0].tobytes()
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids = self._ids_of(words)[:, None]
+        ids = self._ids_of(words).reshape(-1, 1)
         return self.expand(states, ids)[:, 0], self.follow(states, ids, np.arange(len(states)))
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
@@ -275,7 +275,8 @@ class RowModel(LanguageModel):
 
         ids, chosen = self._candidates(states, words), np.asarray(chosen, np.int64)
         after, hypotheses = np.empty((len(chosen), states.shape[1]), np.uint32), len(states) * ids.shape[1]
-        if not stepping.follow(states, ids, len(self.vocabulary), chosen, after):
+        arrays = np.ascontiguousarray(states), np.ascontiguousarray(ids)
+        if not stepping.follow(*arrays, len(self.vocabulary), chosen, after):
             wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
             if not len(wrong):
                 raise self._no_such_word(ids)

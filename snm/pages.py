@@ -184,7 +184,7 @@ class PageWriter:
         return np.searchsorted(self.middles, weights).astype(f"<u{self.code_bytes}")
 
     def _add(self, part: Counts, advance: Callable[[int], None]) -> None:
-        from snm.kernels import pages
+        from snm.kernels import page_writing
 
         links = np.empty(len(part.targets), f"<u{self.code_bytes}")
         row_codes = np.empty(len(part.features), np.uint8)
@@ -196,12 +196,12 @@ class PageWriter:
         def measure(rows: tuple[int, int]) -> tuple[int, int]:
             weights, sums = self.adjustment.weigh(part.between(*rows), 1, self.singles)
             check_finite(sums)
-            pages.code_links(*rows, part, weights, self.middles, singles, links)
+            page_writing.code_links(*rows, part, weights, self.middles, singles, links)
             row_codes[slice(*rows)] = count_codes(part.totals[slice(*rows)])
             advance(len(weights))
             first, last = of_rows[rows[0]], of_rows[rows[1] - 1]
             sizes = self.sizes[int(first) : int(last) + 2]
-            return pages.measure_pages(*rows, part, self.shift, singles, small, sizes)  # type: ignore[no-any-return]
+            return page_writing.measure_pages(*rows, part, self.shift, singles, small, sizes)  # type: ignore[no-any-return]
 
         measured = np.array(list(parallel.ordered(measure, ranges, self.threads)), np.int64).reshape(-1, 2)
         at = np.cumsum(measured, axis=0) - measured
@@ -209,7 +209,7 @@ class PageWriter:
         long_links = np.empty(measured[:, 1].sum(), self.spread.link_type)
 
         def write(number: int) -> tuple[int, int, int]:
-            made: tuple[int, int, int] = pages.write_pages(
+            made: tuple[int, int, int] = page_writing.write_pages(
                 *ranges[number], part, row_codes, links, self.values, self.shift, singles, small,
                 at[number, 0], data, self.spread, at[number, 1], self.n_long, long_links,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows of M in pages of bytes, made on a device: the bytes that `snm.kernels.pages.write_pages` makes."""
+"""Rows of M in pages of bytes, made on a device: the bytes that `snm.kernels.page_writing.write_pages` makes."""
 
 from __future__ import annotations
 
