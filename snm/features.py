@@ -21,6 +21,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -437,7 +438,7 @@ class Extractor:
         self._orders = int(max(self._remote.max(), self._adjacent.max())) + 1
         self._families = self._make_families()
         self.n_slots = len(spec.slots)
-        self.block = max(1024, (1 << 15) // self.n_slots)  # events whose keys stay in the cache
+        self.block = max(1 << 10, (1 << 15) // self.n_slots // 64 * 64)  # events whose keys stay in the cache
 
     @property
     def slot_table(self) -> np.ndarray:
@@ -448,6 +449,17 @@ class Extractor:
     @property
     def has_families(self) -> bool:
         return bool(self._families)
+
+    @cached_property
+    def rounds(self) -> list[list[int]]:
+        """Slots whose features are looked for together: after those of which they have a part."""
+        rounds: list[list[int]] = []
+        level = [0]
+        for q, parent in list(enumerate(self.spec.parents))[1:]:
+            level.append(level[parent] + 1)
+            rounds += [[] for _ in range(level[q] - len(rounds))]
+            rounds[level[q] - 1].append(q)
+        return rounds
 
     def _tag(self, type_index: int) -> int:
         return (type_index << self.layout.type_shift) | 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from snm import parallel, storage
+from snm import scoring, storage
 from snm.calibration import Gate
 from snm.calibration import size as gate_size
 from snm.corpus import encode_lines, encode_sentences
@@ -52,6 +52,7 @@ class Explanation:
     parts: list[Part]
 
 
+IDS = np.dtype(np.uint32)  # of word ids and states
 _WHOLE_SENTENCES = "a model of this kind scores whole sentences; SNM and backoff models go word by word"
 
 
@@ -234,20 +235,6 @@ class RowModel(LanguageModel):
     def _array(self, name: str) -> np.ndarray:
         return storage.open_array(self.path / f"{name}.npy")
 
-    @abstractmethod
-    def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
-        """Probabilities of a block of events, from the keys of their features."""
-
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
-        out = np.zeros(len(tokens), np.float64)
-
-        def work(block: tuple[int, int]) -> None:
-            part = slice(*block)
-            self._score(self.extractor.keys(tokens, *block), tokens[part], out[part])
-
-        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
-        return out
-
     def start(self) -> bytes:
         return np.full(self.extractor.span, BEGIN, "<u4").tobytes()
 
@@ -271,21 +258,27 @@ class RowModel(LanguageModel):
             return np.where(p > 0, np.log10(p), np.nan)
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        from snm.kernels import stepping
-
         ids, chosen = self._candidates(states, words), np.asarray(chosen, np.int64)
-        after, hypotheses = np.empty((len(chosen), states.shape[1]), np.uint32), len(states) * ids.shape[1]
-        arrays = np.ascontiguousarray(states), np.ascontiguousarray(ids)
-        if not stepping.follow(*arrays, len(self.vocabulary), chosen, after):
+        after = np.empty((len(chosen), states.shape[1]), IDS)
+        kernel, words_known = self._following
+        if not kernel(np.ascontiguousarray(states), np.ascontiguousarray(ids), words_known, chosen, after):
+            hypotheses = len(states) * ids.shape[1]
             wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
             if not len(wrong):
                 raise self._no_such_word(ids)
             raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
         return after
 
+    @cached_property
+    def _following(self) -> tuple[Any, int]:
+        """The kernel of `follow`, and the number of words: to look for them each time takes a quarter of a call."""
+        from snm.kernels import stepping
+
+        return stepping.follow, len(self.vocabulary)
+
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         """Ids of words for `expand`, a row for each state, or one for all."""
-        ids = self._ids_of(words)
+        ids = words if type(words) is np.ndarray and words.dtype == IDS else self._ids_of(words)
         if ids.ndim == 1:
             ids = ids[None]
         elif ids.ndim != 2 or len(ids) != len(states):
@@ -293,7 +286,7 @@ class RowModel(LanguageModel):
                 f"words of shape {ids.shape} for {len(states)} states; expected some that are scored after all of "
                 f"them, or a row of words for each"
             )
-        if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != np.uint32:
+        if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != IDS:
             raise SettingsError(
                 f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
                 f"{('n', self.extractor.span)}, made by state_array and follow"
@@ -330,10 +323,10 @@ class _Stepping(NamedTuple):
     expand: Any
     step: Any
     handle: np.ndarray
-    address: int
+    address: int  # of the handle
     width: int
     state_bytes: int
-    kept: tuple[np.ndarray, ...]  # what the handle has the addresses of
+    unused: list[np.ndarray]  # handles for `expand`
 
 
 class SnmModel(RowModel):
@@ -352,29 +345,33 @@ class SnmModel(RowModel):
             raise FormatError(f"{self.path}: the gate does not fit the features; restore or rebuild the model")
         self.gate, p = Gate.of(flat, slots), self.pages
         self._folded = self.gate.folded(int(p.unigram_code), float(p.unigram_links), float(p.unigram_sum))
+        self._addressed: list[tuple[np.ndarray, ...]] = []  # what handles have the addresses of
 
-    def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
-        from snm.kernels import gating
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+        from snm.kernels import scoring as kernels
 
-        gating.score(keys, words, self.pages, self._folded, out)
+        out = np.zeros(len(tokens), np.float64)
+
+        def score(part: slice, words: np.ndarray, work: Any) -> None:
+            kernels.score(words, self.pages, self._folded, work, out[part])
+
+        scoring.over(tokens, self.extractor, threads, score)
+        return out
 
     def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
         """What the rows of an event say of themselves and of a word, and what the gate multiplies them by. (slots,)"""
-        from snm.kernels import gating, pages
-
-        found = pages.find(keys, np.array([word], np.uint32), self.pages)
-        scale = np.ones((len(keys), 1), np.float32)
-        if len(self.gate.bias):
-            gating.gate_events(found, self._folded, scale)
-        return found, scale[:, 0].astype(np.float64)
+        found = scoring.find(keys, np.array([word], np.uint32), self.extractor, self.pages, self._folded)
+        return found, found.scale[:, 0].astype(np.float64)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         if self.extractor.has_families:
             return super().expand(states, words)
         ids, how = self._candidates(states, words), self._stepping
         scores = np.empty((len(states), ids.shape[1]), np.float64)
-        if not how.expand(np.ascontiguousarray(states), np.ascontiguousarray(ids), how.handle, scores):
+        handle = how.unused.pop() if how.unused else self._handle()  # other threads have others
+        if not how.expand(np.ascontiguousarray(states), np.ascontiguousarray(ids), handle, scores):
             raise self._no_such_word(ids)
+        how.unused.append(handle)
         return scores
 
     def step(self, state: bytes, word: str) -> tuple[float, bytes]:
@@ -388,28 +385,33 @@ class SnmModel(RowModel):
     def _stepping(self) -> _Stepping:
         from snm.kernels import stepping
 
-        handle, kept = self._handle()
         p = self.pages
         types = [array.dtype.name for array in (p.starts, p.long_links, p.singles)]
         width = -1 if self.extractor.has_families else self.extractor.span
+        handle = self._handle()
         expand, step = stepping.kernels_of(*types)
-        return _Stepping(expand, step, handle, handle.ctypes.data, width, 4 * width, kept)
+        return _Stepping(expand, step, handle, handle.ctypes.data, width, 4 * width, [])
 
-    def _handle(self) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Scalars and addresses of this model for `kernels.stepping`, and what must live as long as they are in use."""
+    def _handle(self) -> np.ndarray:
+        """Scalars and addresses for `kernels.stepping`: of this model, and of working memory for one call at a time."""
+        from snm.kernels import stepping
+
         p, g = self.pages, self._folded
+        working = np.ones(stepping.working_numbers(self.extractor.n_slots, len(g.bias)), np.float32)
         classes = np.zeros(1, np.uint16) if self.extractor.classes is None else self.extractor.classes
         numbers = np.array([p.unigram_links, p.unigram_sum], np.float32)
         addressed = (
             p.data, p.values, p.unigrams, p.single_of_slot, p.parent_of_slot, *g, numbers, self.extractor.slot_table,
-            classes, p.starts, p.long_links, p.singles,
+            classes, p.starts, p.long_links, p.singles, working,
         )  # fmt: skip
         scalars = [
             len(self.vocabulary), self.extractor.n_slots, len(g.bias), len(p.data), len(p.values), int(p.shift),
             int(p.spread.bits), int(p.spread.factor), int(p.spread.inverse), int(p.code_bytes), int(p.unigram_code),
             self.layout.hash_mask - (1 << 64), self.vocabulary.never_a_target, len(p.starts),
         ]  # fmt: skip
-        return np.array([*scalars, *(array.ctypes.data for array in addressed)], np.int64), addressed
+        handle = np.array([*scalars, *(array.ctypes.data for array in addressed)], np.int64)
+        self._addressed.append(addressed)  # they live as long as the model
+        return handle
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         from snm.kernels import pages

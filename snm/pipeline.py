@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from snm import calibration, corpus, engines, storage
+from snm import calibration, corpus, engines, scoring, storage
 from snm.baselines import neural
 from snm.baselines.neural import NetworkSettings
-from snm.calibration import GateReport
+from snm.calibration import Gate, GateReport
 from snm.classes import CLASSES, FREQUENT, PASSES, learn_classes
 from snm.corpus import Sources, Text
 from snm.counting import Counts, unigram_counts
@@ -379,13 +379,13 @@ class _Run:
 
     def _find(self, text: Text) -> tuple[np.ndarray, ...]:
         """What the rows of the events of a text say: code, length, row sum, weight. (events, slots) each"""
-        from snm.kernels import pages
-
         self.writer.close()
         opened = Pages.open(self.writer.folder, self.pages, self.extractor)
+        gate = Gate.of(np.zeros(self.extractor.n_slots, np.float32), self.extractor.n_slots)
         parts = []
         for start, stop in self.extractor.blocks(0, len(text.tokens)):
-            found = pages.find(self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop], opened)
+            keys, words = self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop]
+            found = scoring.find(keys, words, self.extractor, opened, gate)
             events = found.row_sum[0] > 0
             seen = found.code, found.length, found.row_sum, found.weight
             parts.append([array[:, events].T for array in seen])

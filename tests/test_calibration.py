@@ -12,7 +12,8 @@ from snm.calibration import Events, Gate, GateReport, count_codes, fit, loss_and
 from snm.corpus import encode_files
 from snm.evaluation import check_sums, perplexity
 from snm.kernels import gating
-from snm.kernels.pages import Found, read_row
+from snm.kernels.pages import read_row
+from snm.kernels.vectors import TOGETHER
 from snm.model import SnmModel, load
 from snm.pipeline import Settings, train
 from tests.conftest import write_bigrams
@@ -54,12 +55,19 @@ def test_the_kernels_weights_are_the_oracles() -> None:
     lengths = np.array([3, 1, 5])
     totals, sums = np.array([7, 1, 300], np.uint64), np.array([0.4, 0.01, 2.5], np.float32)
     rows = np.array([[2, 0, -1, 1], [2, -1, -1, -1], [2, 1, 2, 0]], np.int64)
-    scale = np.empty(rows.T.shape, np.float32)
-    row_sums = np.where(rows >= 0, sums[rows], np.float32(0))
-    seen = [count_codes(totals)[rows], lengths[rows].astype(np.float32), row_sums, row_sums, rows]
     folded = gate.folded(int(count_codes(totals)[2]), 5, 2.5)
-    gating.gate_events(Found(*(np.ascontiguousarray(part.T) for part in seen)), folded, scale)
-    for found, event in zip(scale.T, rows, strict=True):
+    made = gating.make_rows(SLOTS, len(folded.bias))
+    gating.clear(made)
+    for event, of_event in enumerate(rows):
+        for q, r in enumerate(of_event):
+            if r >= 0:
+                gating.add_row(made, q, event, count_codes(totals)[r], lengths[r], sums[r], np.float32(0))
+    gating.mix(len(rows), made, folded)
+    scale = np.zeros(rows.shape, np.float32)
+    for q, n in enumerate(made.number):
+        part = slice(q * TOGETHER, q * TOGETHER + n)
+        scale[made.event[part], q] = made.scale[part]
+    for found, event in zip(scale, rows, strict=True):
         known = [None if r < 0 else (int(totals[r]), int(lengths[r]), float(sums[r])) for r in event]
         assert found.tolist() == pytest.approx(reference.gate_weights(known, gate), rel=1e-5)
 

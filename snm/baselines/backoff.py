@@ -77,11 +77,19 @@ class BackoffModel(RowModel):
         if (len(self.backoffs) + 1, len(self.link_probabilities)) != (len(self.offsets), len(self.targets)):
             raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
 
-    def _score(self, keys: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
         from snm.kernels import backoff
 
+        out = np.zeros(len(tokens), np.float64)
         values = self.link_probabilities, self.backoffs
-        backoff.score(keys, words, self.index, self.offsets, self.targets, *values, out)
+
+        def work(block: tuple[int, int]) -> None:
+            part = slice(*block)
+            keys = self.extractor.keys(tokens, *block)
+            backoff.score(keys, tokens[part], self.index, self.offsets, self.targets, *values, out[part])
+
+        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+        return out
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Targets and probabilities of a row's links."""

@@ -6,11 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from snm.calibration import INPUTS, LARGEST, SCALE, log_of_code
+from snm.calibration import INPUTS, LANES, LARGEST, SCALE, log_of_code
 from snm.kernels.hashing import helper, summing_helper
 from snm.kernels.memory import as_bits, as_float
-from snm.kernels.pages import TOGETHER, look_up, make_found, make_work
-from snm.kernels.vectors import add_products, sum_products
+from snm.kernels.vectors import TOGETHER, add_products, rectify, sum_columns
 
 _LOG_OF_STEP = log_of_code()[1]  # of a count: what one more in its code adds to its logarithm
 _SCALE, _ZERO = np.float32(SCALE), np.float32(0.0)
@@ -55,88 +54,114 @@ def exp_of(x):
     return series * as_float(np.uint32(whole + np.int32(127)) << np.uint32(23))
 
 
-@summing_helper
-def weigh(n, found, gate, inputs, hidden, scale):
-    """scale[q, k]: the gate's weight of every slot of n events, 0 where there is no row.
+class Rows(NamedTuple):
+    """The rows of at most TOGETHER events: of every slot those that there are.
 
-    Slot by slot, so that a slot's weights are fetched once for all events. Slots without a row are passed over: their
-    inputs are zero. Those of slot 0 are part of the bias.
+    All (slots * TOGETHER,), but for `number` and the gate's.
     """
-    units = len(gate.bias)
-    weights = gate.hidden.reshape((INPUTS * len(scale), units))
-    for k in range(n):
-        for u in range(units):
-            hidden[k, u] = gate.bias[u]
-    for q in range(1, len(scale)):
-        row_sum, length, code = found.row_sum[q], found.length[q], found.code[q]
-        for k in range(n):
-            inputs[0, k] = np.float32(code[k]) * _LOG_OF_STEP
-            inputs[1, k] = _SCALE * log_of(length[k]) - inputs[0, k]
-            inputs[2, k] = _SCALE * log_of(row_sum[k])
-        for k in range(n):
-            if row_sum[k] > _ZERO:
-                add_products(hidden, k, weights, INPUTS * q, inputs[0, k], inputs[1, k], inputs[2, k], units)
-    for k in range(n):
-        for u in range(units):
-            hidden[k, u] = max(hidden[k, u], _ZERO)
-    for q in range(len(scale)):
-        row_sum = found.row_sum[q]
-        for k in range(n):
-            if row_sum[k] > _ZERO:
-                scale[q, k] = gate.offset[q] + sum_products(hidden, k, gate.output, q, units)
-        for k in range(n):
-            weight = exp_of(max(min(scale[q, k], _LARGEST), -_LARGEST))
-            scale[q, k] = weight if row_sum[k] > _ZERO else _ZERO
 
-
-class Mixed(NamedTuple):
-    """Working memory of `mix` for a number of events."""
-
-    inputs: np.ndarray  # (3, events)
-    hidden: np.ndarray  # (events, units)
-    scale: np.ndarray  # (slots, events): what the gate multiplies each row by; 1 without a gate
-    sums: np.ndarray  # (2, events): gated weights of the links, gated sums of the rows
+    number: np.ndarray  # (slots,) int64: how many there are
+    event: np.ndarray  # uint64: whose
+    code: np.ndarray  # float32: of C_i*
+    length: np.ndarray  # float32: number of links
+    row_sum: np.ndarray  # float32
+    weight: np.ndarray  # float32: M of the event's word, 0 where the row has no such link
+    scale: np.ndarray  # float32: what the gate multiplies it by; 1 without a gate
+    # working memory of the gate
+    inputs: np.ndarray  # (3, TOGETHER)
+    hidden: np.ndarray  # (TOGETHER, units)
+    columns: np.ndarray  # (units, TOGETHER)
+    output: np.ndarray  # (TOGETHER,)
+    sums: np.ndarray  # (2, TOGETHER) float64: gated weights of the links, gated sums of the rows
 
 
 @njit(nogil=True, cache=True)
-def make_mixed(slots, events, units):
-    return Mixed(
-        np.empty((3, events), np.float32), np.empty((events, units), np.float32),
-        np.ones((slots, events), np.float32), np.empty((2, events), np.float64),
+def make_rows(slots, units):
+    shape = slots * TOGETHER
+    return Rows(
+        np.empty(slots, np.int64), np.empty(shape, np.uint64), np.empty(shape, np.float32), np.empty(shape, np.float32),
+        np.empty(shape, np.float32), np.empty(shape, np.float32), np.ones(shape, np.float32),
+        np.empty((3, TOGETHER), np.float32), np.empty((TOGETHER, units), np.float32),
+        np.empty((units, TOGETHER), np.float32), np.empty(TOGETHER, np.float32), np.empty((2, TOGETHER), np.float64),
     )  # fmt: skip
 
 
 @helper
-def mix(n, found, gate, mixed):
-    """mixed.sums of n events: gated weights of the links, and gated sums of the rows; their ratio is P."""
-    scale, numerator, denominator = mixed.scale, mixed.sums[0], mixed.sums[1]
+def add_row(rows, q, event, code, length, row_sum, weight):
+    """One more row of slot q; one with a sum of 0 is none."""
+    i = q * TOGETHER + rows.number[q]
+    rows.event[i] = event
+    rows.code[i] = code
+    rows.length[i] = length
+    rows.row_sum[i] = row_sum
+    rows.weight[i] = weight
+    rows.number[q] += np.int64(row_sum > _ZERO)
+
+
+@helper
+def clear(rows):
+    for q in range(len(rows.number)):
+        rows.number[q] = 0
+
+
+@helper
+def add_unigram(rows, event, word, pages):
+    """The empty feature's row."""
+    add_row(rows, 0, event, pages.unigram_code, pages.unigram_links, pages.unigram_sum, pages.unigrams[word])
+
+
+@helper
+def lanes(n):
+    return -(-n // LANES) * LANES
+
+
+@summing_helper
+def weigh(events, rows, gate):
+    """rows.scale: the gate's weight of every row.
+
+    Slot by slot, so that a slot's weights are fetched once for all events. The inputs of slot 0 are part of the bias.
+    LANES numbers are worked on together, whether all of them are in use or not.
+    """
+    units, slots = len(gate.bias), len(rows.number)
+    weights = gate.hidden.reshape((INPUTS * slots, units))
+    hidden, inputs = rows.hidden, rows.inputs
+    for k in range(lanes(events)):
+        for u in range(units):
+            hidden[k, u] = _ZERO
+    for q in range(1, slots):
+        n, part = rows.number[q], slice(q * TOGETHER, (q + 1) * TOGETHER)
+        code, length, row_sum = rows.code[part], rows.length[part], rows.row_sum[part]
+        for i in range(n, lanes(n)):
+            code[i], length[i], row_sum[i] = _ZERO, _ONE, _ONE
+        for i in range(lanes(n)):
+            inputs[0, i] = code[i] * _LOG_OF_STEP
+            inputs[1, i] = _SCALE * log_of(length[i]) - inputs[0, i]
+            inputs[2, i] = _SCALE * log_of(row_sum[i])
+        add_products(hidden, rows.event[part], n, weights, INPUTS * q, inputs, units)
+    rectify(hidden, gate.bias, rows.columns, units, events)
+    for q in range(slots):
+        n, part = rows.number[q], slice(q * TOGETHER, (q + 1) * TOGETHER)
+        event, scale = rows.event[part], rows.scale[part]
+        if n and events <= LANES:
+            sum_columns(rows.output, rows.columns, gate.output, q, gate.offset[q], units, LANES)
+        elif n:
+            sum_columns(rows.output, rows.columns, gate.output, q, gate.offset[q], units, TOGETHER)
+        for i in range(n):
+            scale[i] = rows.output[event[i]]
+        for i in range(lanes(n)):
+            scale[i] = exp_of(max(min(scale[i], _LARGEST), -_LARGEST))
+
+
+@helper
+def mix(events, rows, gate):
+    """rows.sums of every event: gated weights of the links, and gated sums of the rows; their ratio is P."""
     if len(gate.bias):
-        weigh(n, found, gate, mixed.inputs, mixed.hidden, scale)
-    for k in range(n):
+        weigh(events, rows, gate)
+    numerator, denominator = rows.sums[0], rows.sums[1]
+    for k in range(events):
         numerator[k] = denominator[k] = 0.0
-    for q in range(len(scale)):
-        for k in range(n):
-            numerator[k] += np.float64(scale[q, k]) * found.weight[q, k]
-            denominator[k] += np.float64(scale[q, k]) * found.row_sum[q, k]
-
-
-@njit(nogil=True, cache=True)
-def gate_events(found, gate, scale):
-    """scale[slot, event]: the weight by a folded gate of each row that was found, 0 where there is none."""
-    n = scale.shape[1]
-    weigh(n, found, gate, np.empty((3, n), np.float32), np.empty((n, len(gate.bias)), np.float32), scale)
-
-
-@njit(nogil=True, cache=True)
-def score(keys, words, pages, gate, probabilities):
-    """probabilities[event]: gated weights of the links over gated sums of the rows; 0 where there is no event."""
-    slots, n = keys.shape
-    found, work = make_found(slots, TOGETHER), make_work(slots, TOGETHER)
-    mixed = make_mixed(slots, TOGETHER, len(gate.bias))
-    for start in range(0, n, TOGETHER):
-        stop = min(start + TOGETHER, n)
-        look_up(keys, words, start, stop, start, pages, found, work)
-        mix(stop - start, found, gate, mixed)
-        for k in range(stop - start):
-            event = found.row_sum[0, k] > _ZERO
-            probabilities[start + k] = mixed.sums[0, k] / mixed.sums[1, k] if event else 0.0
+    for q in range(len(rows.number)):
+        for i in range(q * TOGETHER, q * TOGETHER + rows.number[q]):
+            event, scale = rows.event[i], np.float64(rows.scale[i])
+            numerator[event] += scale * rows.weight[i]
+            denominator[event] += scale * rows.row_sum[i]

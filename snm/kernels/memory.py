@@ -103,6 +103,32 @@ def matches(typing_context, array, index, mark):
     return types.int64(array, index, types.uint32), generate
 
 
+LINE = 16  # how many links `equal_links` compares: a line of the cache, where they have four bytes
+
+
+@intrinsic
+def equal_links(typing_context, links, first, shift, wanted):
+    """Bit i says whether links[first + i] >> shift is `wanted`, for every i below LINE."""
+
+    def generate(context, builder, signature, arguments):
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        kind = context.get_value_type(signature.args[0].dtype)
+        few, zero = ir.VectorType(kind, LINE), ir.IntType(32)(0)
+        loaded = builder.load(builder.bitcast(builder.gep(made.data, [at]), few.as_pointer()))
+        loaded.align = kind.width // 8
+
+        def all_of(number):
+            number = context.cast(builder, number, types.uint64, signature.args[0].dtype)
+            one = builder.insert_element(ir.Constant(few, ir.Undefined), number, zero)
+            return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), LINE), [zero] * LINE))
+
+        equal = builder.icmp_unsigned("==", builder.lshr(loaded, all_of(arguments[2])), all_of(arguments[3]))
+        return builder.zext(builder.bitcast(equal, ir.IntType(LINE)), ir.IntType(64))
+
+    return types.int64(links, first, types.uint64, types.uint64), generate
+
+
 @intrinsic
 def lowest_bit(typing_context, number):
     """The place of the lowest bit that is set, of a number that is not zero."""

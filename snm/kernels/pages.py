@@ -7,17 +7,17 @@ A long row lies outside its page, one number a link: the target, spread evenly b
 its weight. They are sorted, so that a link lies near the place that its spread target names.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import helper
 from snm.kernels.memory import (
+    LINE,
     MARKS,
     MARKS_BYTES,
     as_float,
+    equal_links,
     lowest_bit,
     matches,
     prefetch,
@@ -34,7 +34,7 @@ WIDE, LONG = 0x40, 0x80  # flags beside the number of links
 LONG_BYTES = 16  # of a long row in its page: code, flags, number of links, sum, place of the links
 MOST_ROWS = 255  # in a page
 
-TOGETHER = 64  # events whose pages are asked for before the first is read
+NO_ROW = -(1 << 40)
 
 _MARK = np.uint32((1 << MARK_BITS) - 1)
 _PLACE = np.uint64((1 << 48) - 1)
@@ -60,25 +60,6 @@ def target_of(link, spread):
 @helper
 def code_of(link, spread):
     return np.int64(np.uint64(link) & ((np.uint64(1) << spread.code_bits) - np.uint64(1)))
-
-
-class Found(NamedTuple):
-    """What the rows of a block of events say of themselves and of the events' words. All (slots, events)"""
-
-    code: np.ndarray  # uint8: of C_i*
-    length: np.ndarray  # float32: number of links
-    row_sum: np.ndarray  # float32: 0 where there is no row
-    weight: np.ndarray  # float32: M of the event's word, 0 where the row has no such link
-    record: np.ndarray  # int64: where the row's record is, or -1 - target for a row without
-
-
-@njit(nogil=True, cache=True)
-def make_found(slots, events):
-    return Found(
-        np.zeros((slots, events), np.uint8), np.ones((slots, events), np.float32),
-        np.zeros((slots, events), np.float32), np.zeros((slots, events), np.float32),
-        np.zeros((slots, events), np.int64),
-    )  # fmt: skip
 
 
 @helper
@@ -118,10 +99,21 @@ def ask_for_page(key, pages):
 
 
 @helper
-def record_of(entry, at, pages):
-    """Where the record of an entry begins that has one."""
-    tail = at + 1 + 5 * np.int64(pages.data[at])
-    return tail + np.int64(read_u2(pages.data, entry)) - INLINE
+def record_at(key, at, pages):
+    """Where the record of the row `key` is, whose page begins at data[at].
+
+    NO_ROW where there is none, -1 - target where the row is told in its two bytes.
+    """
+    entry = entry_of(key, at, pages) if at >= 0 else np.int64(-1)
+    if entry < 0:
+        return np.int64(NO_ROW)
+    told = np.int64(read_u2(pages.data, entry))
+    return -1 - told if told < INLINE else at + 1 + 5 * np.int64(pages.data[at]) + told - INLINE
+
+
+@helper
+def is_long(record, pages):
+    return record >= 0 and pages.data[record + 1] & LONG != 0
 
 
 @helper
@@ -147,37 +139,41 @@ def target_at(place, i, flags, pages):
 
 
 @helper
-def read_short(q, k, word, record, pages, found):
-    """A row that lies in its page."""
+def read_short(q, record, word, pages):
+    """Code of C_i*, number of links, their sum, and the weight of `word`: of a row of slot q that is not long."""
+    single = pages.single_of_slot[q]
+    if record < 0:
+        weight = pages.values[pages.singles[single, -1 - record]]
+        return np.uint8(0), np.int64(1), weight, weight if -1 - record == word else np.float32(0.0)
     flags = np.int64(pages.data[record + 1])
     n = flags & (WIDE - 1)
     code = pages.data[record]
-    found.code[q, k] = code
-    found.length[q, k] = n
-    place = record + 2
-    if n > SUMMED:
-        found.row_sum[q, k] = as_float(read_u4(pages.data, place))
-        place += 4
-    single = pages.single_of_slot[q]
+    place = record + (6 if n > SUMMED else 2)
     if code == 0 and single >= 0:
         target = target_at(place, 0, flags, pages)
         weight = pages.values[pages.singles[single, target]]
-        found.row_sum[q, k] = weight
-        found.weight[q, k] = weight if target == word else np.float32(0.0)
-        return
+        return code, n, weight, weight if target == word else np.float32(0.0)
     codes = place + n * (4 if flags & WIDE else 2)
-    found.weight[q, k] = 0.0
+    weight = np.float32(0.0)
     for i in range(n):
         target = target_at(place, i, flags, pages)
         if target >= word:
             if target == word:
-                found.weight[q, k] = pages.values[code_at(codes + i * pages.code_bytes, pages)]
+                weight = pages.values[code_at(codes + i * pages.code_bytes, pages)]
             break
-    if n <= SUMMED:
-        total = np.float64(0.0)
-        for i in range(n):
-            total += pages.values[code_at(codes + i * pages.code_bytes, pages)]
-        found.row_sum[q, k] = total
+    if n > SUMMED:
+        return code, n, as_float(read_u4(pages.data, record + 2)), weight
+    total = np.float64(0.0)
+    for i in range(n):
+        total += pages.values[code_at(codes + i * pages.code_bytes, pages)]
+    return code, n, np.float32(total), weight
+
+
+@helper
+def read_long(record, pages):
+    """Code of C_i*, number of links and their sum, of a long row."""
+    links = np.int64(read_u4(pages.data, record + 2))
+    return pages.data[record], links, as_float(read_u4(pages.data, record + 6))
 
 
 @helper
@@ -195,208 +191,62 @@ def better_guess(wanted, place, n, at, links, spread):
 
 
 @helper
+def spread_at(at, links, spread):
+    """The spread target of a link."""
+    return np.int64(np.uint64(links[at]) >> spread.code_bits)
+
+
+@helper
 def find_link(wanted, place, n, at, links, spread):
-    """The code of the link to a spread target among n sorted ones from links[place] on, or -1. `at` is a guess."""
-    low, high = place, place + n - 1
-    for _ in range(8):
-        step = (n * (wanted - np.int64(np.uint64(links[at]) >> spread.code_bits))) >> spread.bits
-        if -8 <= step <= 8:
-            break
-        at = min(max(at + step, low), high)
-    while at < high and np.int64(np.uint64(links[at]) >> spread.code_bits) < wanted:
-        at += 1
-    while at > low and np.int64(np.uint64(links[at]) >> spread.code_bits) > wanted:
-        at -= 1
-    found = links[at]
-    return code_of(found, spread) if np.int64(np.uint64(found) >> spread.code_bits) == wanted else np.int64(-1)
+    """The code of the link to a spread target among n sorted ones from links[place] on, or -1. `at` is a guess.
 
-
-class Work(NamedTuple):
-    """Working memory of `look_up` for a number of events."""
-
-    alive: np.ndarray  # (events, 2)
-    long_rows: np.ndarray  # (slots * events, 4)
-
-
-@njit(nogil=True, cache=True)
-def make_work(slots, events):
-    return Work(np.empty((events, 2), np.int64), np.empty((slots * events, 4), np.int64))
-
-
-@helper
-def take_row(q, k, base, record, word, pages, found, long_rows, n_long):
-    """Fill `found` for slot q of event k from its record, but for the link of a long row: return how many there are."""
-    c = k - base
-    found.record[q, c] = record
-    if record < 0:
-        weight = pages.values[pages.singles[pages.single_of_slot[q], -1 - record]]
-        found.code[q, c] = 0
-        found.length[q, c] = 1.0
-        found.row_sum[q, c] = weight
-        found.weight[q, c] = weight if -1 - record == word else np.float32(0.0)
-    elif pages.data[record + 1] & LONG:
-        links = np.int64(read_u4(pages.data, record + 2))
-        place = first_link(record, pages)
-        found.code[q, c] = pages.data[record]
-        found.length[q, c] = links
-        found.row_sum[q, c] = as_float(read_u4(pages.data, record + 6))
-        long_rows[n_long, 0], long_rows[n_long, 1] = q, k
-        long_rows[n_long, 2] = guess_link(spread_target(word, pages.spread), place, links, pages.spread)
-        long_rows[n_long, 3] = place
-        n_long += 1
-    else:
-        read_short(q, c, word, record, pages, found)
-    return n_long
-
-
-@helper
-def look_up(keys, words, start, stop, base, pages, found, work):
-    """Fill `found` for the events [start, stop), at most TOGETHER of them, from column start - base on.
-
-    In stages, so that the fetches from memory of one stage do not wait for each other. A feature is looked for only
-    where the shorter one that it contains has been found: what was seen was seen in part.
+    A long row has more than LINE links. One line after another is looked at, the guess's first, and all of its links at
+    once: where a loop over them would end cannot be foretold. A quarter less time than one link after another.
     """
-    alive, long_rows = work.alive, work.long_rows
-    for k in range(start, stop):
-        event = keys[0, k] != ABSENT
-        c = k - base
-        found.code[0, c] = pages.unigram_code
-        found.length[0, c] = pages.unigram_links
-        found.row_sum[0, c] = pages.unigram_sum if event else np.float32(0.0)
-        found.weight[0, c] = pages.unigrams[words[k]] if event else np.float32(0.0)
-    n_long = 0
-    for q in range(1, keys.shape[0]):
-        parent = pages.parent_of_slot[q]
-        n = 0
-        for k in range(start, stop):
-            found.row_sum[q, k - base] = 0.0
-            found.weight[q, k - base] = 0.0
-            if keys[q, k] == ABSENT:
-                continue
-            if k > start and keys[q, k] == keys[q - 1, k - 1] and found.row_sum[q - 1, k - base - 1] > 0.0:
-                # of a tied type, one word further back: it was found for the word before
-                record = found.record[q - 1, k - base - 1]
-                n_long = take_row(q, k, base, record, words[k], pages, found, long_rows, n_long)
-            elif found.row_sum[parent, k - base] > 0.0 or keys[parent, k] == ABSENT:
-                alive[n, 0] = k
-                n += 1
-                prefetch(pages.starts, keys[q, k] >> pages.shift)
-        for i in range(n):
-            alive[i, 1] = ask_for_page(keys[q, alive[i, 0]], pages)
-        for i in range(n):
-            k, at = alive[i, 0], alive[i, 1]
-            entry = entry_of(keys[q, k], at, pages) if at >= 0 else np.int64(-1)
-            if entry < 0:
-                continue
-            target = read_u2(pages.data, entry)
-            record = -1 - np.int64(target) if target < INLINE else record_of(entry, at, pages)
-            n_long = take_row(q, k, base, record, words[k], pages, found, long_rows, n_long)
-    for i in range(n_long):
-        prefetch(pages.long_links, long_rows[i, 2])
-    for i in range(n_long):
-        q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
-        n = np.int64(found.length[q, k - base])
-        at = better_guess(spread_target(words[k], pages.spread), place, n, at, pages.long_links, pages.spread)
-        prefetch(pages.long_links, at)
-        long_rows[i, 2] = at
-    for i in range(n_long):
-        q, k, at, place = long_rows[i, 0], long_rows[i, 1], long_rows[i, 2], long_rows[i, 3]
-        c = k - base
-        n = np.int64(found.length[q, c])
-        code = find_link(spread_target(words[k], pages.spread), place, n, at, pages.long_links, pages.spread)
-        if code >= 0:
-            found.weight[q, c] = pages.values[code]
+    last = place + n - LINE
+    first = min(max(at & ~np.int64(LINE - 1), place), last)
+    while first > place and spread_at(first, links, spread) > wanted:
+        first = max(first - LINE, place)
+    while first < last and spread_at(first + LINE - 1, links, spread) < wanted:
+        first = min(first + LINE, last)
+    here = equal_links(links, first, spread.code_bits, np.uint64(wanted))
+    return code_of(links[first + lowest_bit(here)], spread) if here else np.int64(-1)
 
 
 @helper
-def add_short(q, c, words, scale, pages, found, weights):
-    """Add to the weights of words what the row of slot q of event c, one that is not long, has for them."""
-    record = found.record[q, c]
+def read_words(q, record, words, pages, weights):
+    """weights[i]: what a row of slot q that is not long has for words[i]."""
+    single = pages.single_of_slot[q]
+    for i in range(len(words)):
+        weights[i] = 0.0
     if record < 0:
         for i in range(len(words)):
             if np.int64(words[i]) == -1 - record:
-                weights[i] += scale * found.row_sum[q, c]
+                weights[i] = pages.values[pages.singles[single, words[i]]]
         return
     flags = np.int64(pages.data[record + 1])
     n = flags & (WIDE - 1)
     place = record + (6 if n > SUMMED else 2)
     codes = place + n * (4 if flags & WIDE else 2)
-    single = pages.data[record] == 0 and pages.single_of_slot[q] >= 0
+    alike = pages.data[record] == 0 and single >= 0
     for j in range(n):
         target = target_at(place, j, flags, pages)
         for i in range(len(words)):
             if words[i] == target:
-                weight = found.row_sum[q, c] if single else pages.values[code_at(codes + j * pages.code_bytes, pages)]
-                weights[i] += scale * weight
-
-
-@njit(nogil=True, cache=True)
-def add_rows(words, scale, pages, found, weights):
-    """Add to weights[c, i] what the rows of event c have for the word words[c, i], times scale[slot, c].
-
-    Where `words` has one row, it is of all events. Long rows in stages, see `look_up`.
-    """
-    events, m = weights.shape
-    wanted = np.empty(words.shape, np.int64)
-    for c in range(len(words)):
-        for i in range(m):
-            wanted[c, i] = spread_target(words[c, i], pages.spread)
-    long_rows, n_long = np.empty((events * len(scale), 3), np.int64), 0
-    for c in range(events):
-        for q in range(1, len(scale)):
-            record = found.record[q, c]
-            if found.row_sum[q, c] == 0.0:
-                continue
-            if record >= 0 and pages.data[record + 1] & LONG:
-                long_rows[n_long, 0], long_rows[n_long, 1] = q, c
-                long_rows[n_long, 2] = first_link(record, pages)
-                n_long += 1
-            else:
-                add_short(q, c, words[min(c, len(words) - 1)], np.float64(scale[q, c]), pages, found, weights[c])
-    at = np.empty((n_long, m), np.int64)
-    for r in range(n_long):
-        q, c, place = long_rows[r, 0], long_rows[r, 1], long_rows[r, 2]
-        n, of_event = np.int64(found.length[q, c]), wanted[min(c, len(words) - 1)]
-        for i in range(m):
-            at[r, i] = guess_link(of_event[i], place, n, pages.spread)
-            prefetch(pages.long_links, at[r, i])
-    for r in range(n_long):
-        q, c, place = long_rows[r, 0], long_rows[r, 1], long_rows[r, 2]
-        n, of_event = np.int64(found.length[q, c]), wanted[min(c, len(words) - 1)]
-        for i in range(m):
-            at[r, i] = better_guess(of_event[i], place, n, at[r, i], pages.long_links, pages.spread)
-            prefetch(pages.long_links, at[r, i])
-    for r in range(n_long):
-        q, c, place = long_rows[r, 0], long_rows[r, 1], long_rows[r, 2]
-        n, of_event = np.int64(found.length[q, c]), wanted[min(c, len(words) - 1)]
-        for i in range(m):
-            code = find_link(of_event[i], place, n, at[r, i], pages.long_links, pages.spread)
-            if code >= 0:
-                weights[c, i] += np.float64(scale[q, c]) * pages.values[code]
-
-
-@njit(nogil=True, cache=True)
-def find(keys, words, pages):
-    """What the rows of a block of events say. keys: (slots, events)"""
-    slots, n = keys.shape
-    found, work = make_found(slots, n), make_work(slots, TOGETHER)
-    for start in range(0, n, TOGETHER):
-        look_up(keys, words, start, min(start + TOGETHER, n), 0, pages, found, work)
-    return found
+                code = pages.singles[single, target] if alike else code_at(codes + j * pages.code_bytes, pages)
+                weights[i] = pages.values[code]
 
 
 @njit(nogil=True, cache=True)
 def read_row(q, key, pages):
     """Targets and weights of the row of slot q with this key; empty where there is none."""
-    at = page_start(key, pages)
-    entry = entry_of(key, at, pages) if at >= 0 else np.int64(-1)
-    if entry < 0:
+    record = record_at(key, page_start(key, pages), pages)
+    if record == NO_ROW:
         return np.empty(0, np.uint32), np.empty(0, np.float32)
     single = pages.single_of_slot[q]
-    inline = np.uint32(read_u2(pages.data, entry))
-    if inline < INLINE:
-        return np.full(1, inline, np.uint32), np.full(1, pages.values[pages.singles[single, inline]], np.float32)
-    record = record_of(entry, at, pages)
+    if record < 0:
+        weight = pages.values[pages.singles[single, -1 - record]]
+        return np.full(1, -1 - record, np.uint32), np.full(1, weight, np.float32)
     flags = np.int64(pages.data[record + 1])
     if flags & LONG:
         n, place = np.int64(read_u4(pages.data, record + 2)), first_link(record, pages)

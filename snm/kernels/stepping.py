@@ -1,12 +1,14 @@
 """Scoring words after each of many states: what a beam search asks for.
 
-A call from Python unpacks every array that it is given, which takes longer than scoring a word. So the arrays of a
-model come as their addresses, in one array of integers that is made once.
+A call from Python unpacks every array that it is given, which takes longer than scoring a word, and to make an array
+takes as long as to look for a row. So the arrays of a model, and working memory, come as their addresses, in one array
+of integers that is made once.
 """
 
 import math
 from ctypes import PYFUNCTYPE, c_char_p, c_double, c_int64
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -15,27 +17,35 @@ from numba.extending import intrinsic
 
 from snm.calibration import INPUTS, Gate
 from snm.kernels.extraction import ABSENT, EMPTY_KEY
-from snm.kernels.gating import make_mixed, mix
+from snm.kernels.gating import Rows, add_row, add_unigram, clear, mix
 from snm.kernels.hashing import extend, feature_hash, helper, mix64
 from snm.kernels.memory import as_double, as_long, prefetch
 from snm.kernels.pages import (
-    TOGETHER,
-    add_rows,
+    NO_ROW,
     ask_for_page,
-    look_up,
-    make_found,
-    make_work,
+    better_guess,
+    find_link,
+    first_link,
+    guess_link,
+    is_long,
+    read_long,
+    read_short,
+    read_words,
+    record_at,
+    spread_target,
 )
+from snm.kernels.vectors import TOGETHER
 from snm.pages import Pages, Spread
 from snm.vocabulary import BEGIN
 
-_ONE = np.uint64(1)
+_ONE, _ZERO = np.uint64(1), np.float32(0.0)
 SLOT_COLUMNS = 7  # of Extractor.slot_table
 SCALARS = 14  # places of the handle before the addresses
-HANDLE = SCALARS + 15
+WORKING = SCALARS + 15  # place of the address of working memory
+HANDLE = WORKING + 1
+_ARRAYS = 15  # of working memory, of `slots * TOGETHER` numbers
 _BELOW_ONE = 0x3FF0000000000000 - 0x3FE6A09E667F3BCD  # from the root of 1/2 to 1, in bits
 _LOG10_2, _LN_10 = math.log10(2), math.log(10)
-FEW = 8  # states of a call below which all their pages are asked for at once
 
 
 @intrinsic
@@ -44,6 +54,61 @@ def pointer(typing_context, address):
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
 
     return types.voidptr(types.int64), generate
+
+
+class Beam(NamedTuple):
+    """Working memory for TOGETHER states."""
+
+    keys: np.ndarray  # (slots, TOGETHER) uint64
+    records: np.ndarray  # (slots, TOGETHER) int64
+    row_of: np.ndarray  # (slots, TOGETHER) int64: which of the rows that are read, -1 for none
+    long_rows: np.ndarray  # (slots * TOGETHER, 4) int64
+    scale: np.ndarray  # (slots, TOGETHER) float32
+
+
+@njit(nogil=True, cache=True)
+def longs(address, shape):
+    return carray(pointer(address), shape, np.int64)
+
+
+@njit(nogil=True, cache=True)
+def floats(address, shape):
+    return carray(pointer(address), shape, np.float32)
+
+
+def working_numbers(slots: int, units: int) -> int:
+    """How many float32 `working_memory` takes."""
+    return 2 * TOGETHER * (_ARRAYS * slots + 4 + units)
+
+
+@njit(nogil=True, cache=True)
+def working_memory(handle):
+    """Rows and Beam. Every array of `slots * TOGETHER` numbers has eight bytes for each."""
+    slots, units, at = handle[1], handle[2], handle[WORKING]
+    size, shape, square = 8 * slots * TOGETHER, (slots * TOGETHER,), (slots, TOGETHER)
+    inputs, hidden = at + _ARRAYS * size, at + _ARRAYS * size + 32 * TOGETHER
+    rows = Rows(
+        longs(at, (slots,)),
+        carray(pointer(at + size), shape, np.uint64),
+        floats(at + 2 * size, shape),
+        floats(at + 3 * size, shape),
+        floats(at + 4 * size, shape),
+        floats(at + 5 * size, shape),
+        floats(at + 6 * size, shape),
+        floats(inputs, (3, TOGETHER)),
+        floats(hidden, (TOGETHER, units)),
+        floats(hidden + 4 * TOGETHER * units, (units, TOGETHER)),
+        floats(inputs + 12 * TOGETHER, (TOGETHER,)),
+        carray(pointer(inputs + 16 * TOGETHER), (2, TOGETHER), np.float64),
+    )
+    beam = Beam(
+        carray(pointer(at + 7 * size), square, np.uint64),
+        longs(at + 8 * size, square),
+        longs(at + 9 * size, square),
+        longs(at + 10 * size, (slots * TOGETHER, 4)),
+        floats(at + 14 * size, square),
+    )
+    return rows, beam
 
 
 @njit(nogil=True, cache=True)
@@ -80,23 +145,24 @@ def unpack(handle, starts, long_links, singles):
 
 
 @helper
-def chain_of(state, length, skipped, as_classes, classes):
-    """The chain of `length` words, or of their classes, before the last `skipped` of a state."""
+def chain_of(hashes, length, skipped):
+    """The chain of `length` words before the last `skipped`, from their hashes, the last word's first."""
     chain = np.uint64(0)
-    for j in range(length):
-        word = np.uint64(state[len(state) - 1 - skipped - j])
-        if as_classes:
-            word = np.uint64(classes[word])
-        chain = extend(chain, mix64(word + _ONE))
+    for j in range(skipped, skipped + length):
+        chain = extend(chain, hashes[j])
     return chain
 
 
 @helper
-def write_keys(state, table, classes, hash_mask, column, keys):
+def write_keys(state, table, classes, by_class, hash_mask, column, hashes, keys):
     """keys[slot, column]: the features after a state. Rows of `table` are the slots', see Extractor.slot_table."""
-    context = 1
-    while context < len(state) and state[len(state) - context] != BEGIN:
-        context += 1
+    width, context = len(state), 0
+    for j in range(width):
+        word = state[width - 1 - j]
+        hashes[0, j] = mix64(np.uint64(word) + _ONE)
+        if by_class:
+            hashes[1, j] = mix64(np.uint64(classes[word]) + _ONE)
+        context += context == j and (j == 0 or state[width - j] != BEGIN)
     for q in range(len(table)):
         remote, skip, adjacent = np.int64(table[q, 0]), np.int64(table[q, 1]), np.int64(table[q, 2])
         if remote + adjacent == 0:
@@ -105,8 +171,8 @@ def write_keys(state, table, classes, hash_mask, column, keys):
         keys[q, column] = ABSENT
         if remote + skip + adjacent > context:
             continue
-        near = chain_of(state, adjacent, 0, False, classes)
-        far = chain_of(state, remote, adjacent + skip, table[q, 3] != 0, classes)
+        near = chain_of(hashes[0], adjacent, 0)
+        far = chain_of(hashes[np.int64(table[q, 3] != 0)], remote, adjacent + skip)
         key = (feature_hash(near, far, table[q, 4]) & hash_mask) | table[q, 5]
         repeated = False
         for p in range(np.int64(table[q, 6]), q):
@@ -115,15 +181,118 @@ def write_keys(state, table, classes, hash_mask, column, keys):
             keys[q, column] = key
 
 
+@njit(nogil=True, cache=True)
+def distinct(states, which):
+    """The states without those that came before; which[c] is where states[c] is among them."""
+    kept, n = np.empty_like(states), 0
+    size = 2
+    while size < 2 * len(states):
+        size *= 2
+    table = np.full(size, -1, np.int64)  # by hash, open addressing: places in `kept`
+    for c in range(len(states)):
+        h = np.uint64(0)
+        for j in range(states.shape[1]):
+            h = extend(h, np.uint64(states[c, j]))
+        at = np.int64(h >> np.uint64(32)) & (size - 1)
+        while table[at] >= 0 and not same(states[c], kept[table[at]]):
+            at = (at + 1) & (size - 1)
+        if table[at] < 0:
+            kept[n] = states[c]
+            table[at] = n
+            n += 1
+        which[c] = table[at]
+    return kept[:n]
+
+
 @helper
-def ask_for_all(n, keys, pages):
-    """Ask for the pages of all features of n states at once: of one state they would come one after another."""
-    for q in range(1, len(keys)):
-        for k in range(n):
-            prefetch(pages.starts, keys[q, k] >> pages.shift)
-    for q in range(1, len(keys)):
-        for k in range(n):
-            ask_for_page(keys[q, k], pages)
+def same(state, other):
+    differ = np.uint32(0)
+    for j in range(len(state)):
+        differ |= state[j] ^ other[j]
+    return differ == 0
+
+
+@helper
+def find_rows(n, keys, pages, records, rows):
+    """records[slot, state]: where the row of every key is, NO_ROW where there is none; and what it says of itself.
+
+    All pages are asked for before the first is read.
+    """
+    slots = len(keys)
+    for q in range(1, slots):
+        for c in range(n):
+            prefetch(pages.starts, keys[q, c] >> pages.shift)
+    for q in range(1, slots):
+        for c in range(n):
+            records[q, c] = ask_for_page(keys[q, c], pages)
+    for q in range(1, slots):
+        parent = pages.parent_of_slot[q]
+        for c in range(n):
+            record = record_at(keys[q, c], records[q, c], pages)
+            if parent > 0 and records[parent, c] == NO_ROW and keys[parent, c] != ABSENT:
+                record = np.int64(NO_ROW)  # what was seen was seen in part
+            records[q, c] = record
+            if record == NO_ROW:
+                continue
+            if is_long(record, pages):
+                code, links, row_sum = read_long(record, pages)
+            else:
+                code, links, row_sum, _ = read_short(q, record, np.uint32(0), pages)
+            add_row(rows, q, c, code, links, row_sum, _ZERO)
+
+
+@helper
+def find_words(words, pages, beam, wanted, read, at, weights):
+    """Add to weights[c, i] what the rows of state c have for words[c, i], times beam.scale[slot, c].
+
+    Where `words` has one row, it is of all states, and a row that several have is read once. Long rows in stages, see
+    `snm.kernels.scoring`. The last arrays but one have room for every row of every state.
+    """
+    states, m = weights.shape
+    slots, shared, n_rows, n_long = len(beam.keys), len(words) == 1, 0, 0
+    records, row_of, long_rows, scale = beam.records, beam.row_of, beam.long_rows, beam.scale
+    for c in range(len(words)):
+        for i in range(m):
+            wanted[c, i] = spread_target(words[c, i], pages.spread)
+    for q in range(1, slots):
+        for c in range(states):
+            record, of_state = records[q, c], 0 if shared else c
+            row_of[q, c] = -1
+            if record == NO_ROW:
+                continue
+            for before in range(c if shared else 0):
+                if records[q, before] == record:
+                    row_of[q, c] = row_of[q, before]
+            if row_of[q, c] >= 0:
+                continue
+            row_of[q, c] = n_rows
+            if is_long(record, pages):
+                long_rows[n_long, 0], long_rows[n_long, 1] = n_rows, of_state
+                long_rows[n_long, 2], long_rows[n_long, 3] = first_link(record, pages), read_long(record, pages)[1]
+                n_long += 1
+            else:
+                read_words(q, record, words[of_state], pages, read[n_rows])
+            n_rows += 1
+    links, spread = pages.long_links, pages.spread
+    for r in range(n_long):
+        for i in range(m):
+            at[r, i] = guess_link(wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3], spread)
+            prefetch(links, at[r, i])
+    for r in range(n_long):
+        for i in range(m):
+            target = wanted[long_rows[r, 1], i]
+            at[r, i] = better_guess(target, long_rows[r, 2], long_rows[r, 3], at[r, i], links, spread)
+            prefetch(links, at[r, i])
+    for r in range(n_long):
+        for i in range(m):
+            code = find_link(wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3], at[r, i], links, spread)
+            read[long_rows[r, 0], i] = pages.values[code] if code >= 0 else _ZERO
+    for q in range(1, slots):
+        for c in range(states):
+            if row_of[q, c] >= 0:
+                row, factor = read[row_of[q, c]], np.float64(scale[q, c])
+                for i in range(m):
+                    weights[c, i] += factor * row[i]
 
 
 @helper
@@ -161,40 +330,48 @@ def follow(states, words, vocabulary, chosen, after):
     return True
 
 
+@helper
+def weigh_states(states, pages, gate, table, classes, hash_mask, hashes, rows, beam):
+    """The rows of at most TOGETHER states, and what the gate multiplies them by."""
+    slots, n, by_class = len(table), len(states), False
+    for q in range(slots):
+        by_class |= table[q, 3] != 0
+    clear(rows)
+    for c in range(n):
+        write_keys(states[c], table, classes, by_class, hash_mask, c, hashes, beam.keys)
+        add_unigram(rows, c, np.uint32(0), pages)
+    find_rows(n, beam.keys, pages, beam.records, rows)
+    mix(n, rows, gate)
+    for q in range(slots):
+        for i in range(q * TOGETHER, q * TOGETHER + rows.number[q]):
+            beam.scale[q, rows.event[i]] = rows.scale[i]
+
+
 @njit(nogil=True, cache=True)
 def score(states, words, handle, starts, long_links, singles, scores):
     """scores[c, i] = log10 P(words[c, i] | states[c]), NaN where the word is never predicted.
 
-    Where `words` has one row, it is of all states. Rows and gate are found once a state.
+    Where `words` has one row, it is of all states.
     """
     pages, gate, table, classes = unpack(handle, starts, long_links, singles)
-    slots, n = len(table), len(states)
-    never, hash_mask = handle[12], np.uint64(handle[11])
-    keys, first_words = np.empty((slots, n), np.uint64), np.empty(n, np.uint32)
-    for c in range(n):
-        write_keys(states[c], table, classes, hash_mask, c, keys)
-        first_words[c] = words[min(c, len(words) - 1), 0]
-    if n < FEW:
-        ask_for_all(n, keys, pages)
-    found, work = make_found(slots, n), make_work(slots, min(n, TOGETHER))
-    for start in range(0, n, TOGETHER):
-        look_up(keys, first_words, start, min(start + TOGETHER, n), 0, pages, found, work)
-    mixed = make_mixed(slots, n, len(gate.bias))
-    mix(n, found, gate, mixed)
-    for c in range(n):
-        scores[c, 0] = mixed.sums[0, c]
-    if scores.shape[1] > 1:
-        others, weights = words[:, 1:], scores[:, 1:]
-        for c in range(n):
-            for i in range(weights.shape[1]):
-                weights[c, i] = np.float64(mixed.scale[0, c]) * pages.unigrams[others[min(c, len(words) - 1), i]]
-        add_rows(others, mixed.scale, pages, found, weights)
-    for c in range(n):
-        take_logs(scores[c], mixed.sums[1, c])
-        for i in range(scores.shape[1]):
-            word = words[min(c, len(words) - 1), i]
-            if word in (never, BEGIN):
-                scores[c, i] = math.nan
+    rows, beam = working_memory(handle)
+    hash_mask, never, m = np.uint64(handle[11]), handle[12], scores.shape[1]
+    most = min(len(states), TOGETHER) * len(table)
+    hashes = np.empty((2, states.shape[1]), np.uint64)  # of a state's words, and of their classes
+    wanted, at, read = np.empty(words.shape, np.int64), np.empty((most, m), np.int64), np.empty((most, m), np.float32)
+    for start in range(0, len(states), TOGETHER):
+        part = slice(start, min(start + TOGETHER, len(states)))
+        of_part, weights = words if len(words) == 1 else words[part], scores[part]
+        weigh_states(states[part], pages, gate, table, classes, hash_mask, hashes, rows, beam)
+        for c in range(len(weights)):
+            for i in range(m):
+                weights[c, i] = np.float64(beam.scale[0, c]) * pages.unigrams[of_part[min(c, len(of_part) - 1), i]]
+        find_words(of_part, pages, beam, wanted, read, at, weights)
+        for c in range(len(weights)):
+            take_logs(weights[c], rows.sums[1, c])
+            for i in range(m):
+                if of_part[min(c, len(of_part) - 1), i] in (never, BEGIN):
+                    weights[c, i] = math.nan
 
 
 @cache
@@ -217,8 +394,16 @@ def kernels_of(*type_names):
             for i in range(words.shape[1]):
                 if words[c, i] >= handle[0]:
                     return False
-        if scores.size > 0:
+        if scores.size > 0 and len(words) == len(states):
             score_words(states, words, handle, scores)
+        elif scores.size > 0:
+            # hypotheses of a beam that differ further back have the same state: every other one, or more
+            which = np.empty(len(states), np.int64)
+            kept = distinct(states, which)
+            once = np.empty((len(kept), scores.shape[1]), np.float64)
+            score_words(kept, words, handle, once)
+            for c in range(len(states)):
+                scores[c] = once[which[c]]
         return True
 
     @cfunc(types.float64(types.int64, types.voidptr, types.int64, types.int64), cache=True)

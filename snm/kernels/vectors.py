@@ -1,7 +1,7 @@
-"""Short sums of products, LANES numbers at a time: the lengths of all rows are multiples of it.
+"""Sums of products for many events at once, LANES numbers at a time: the lengths of all rows are multiples of it.
 
-LLVM turns such loops into vector instructions by itself, but for arrays that may overlap it first compares all their
-addresses each time, and the rows here are short.
+LLVM turns such loops into vector instructions by itself, but it does not know that the arrays do not overlap, and so it
+keeps nothing in registers from one event to the next.
 """
 
 from llvmlite import ir
@@ -11,7 +11,9 @@ from numba.extending import intrinsic
 
 from snm.calibration import LANES
 
-_FLOAT, _NUMBER = ir.FloatType(), ir.IntType(32)
+TOGETHER = 64  # events of a block
+
+_FLOAT, _NUMBER, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 
 
@@ -19,14 +21,22 @@ def _row(context, builder, signature, arguments, i):
     """Pointer to the first number of row arguments[i + 1] of the two-dimensional array arguments[i]."""
     made = context.make_array(signature.args[i])(context, builder, arguments[i])
     row = context.cast(builder, arguments[i + 1], signature.args[i + 1], types.intp)
-    stride = builder.udiv(cgutils.unpack_tuple(builder, made.strides)[0], row.type(4))
+    stride = builder.udiv(cgutils.unpack_tuple(builder, made.strides)[0], made.itemsize)
     return builder.gep(made.data, [builder.mul(row, stride)])
+
+
+def _data(context, builder, signature, arguments, i):
+    return context.make_array(signature.args[i])(context, builder, arguments[i]).data
 
 
 def _load(builder, pointer, at):
     loaded = builder.load(builder.bitcast(builder.gep(pointer, [at]), _VECTOR.as_pointer()))
     loaded.align = 4
     return loaded
+
+
+def _store(builder, vector, pointer, at):
+    builder.store(vector, builder.bitcast(builder.gep(pointer, [at]), _VECTOR.as_pointer())).align = 4
 
 
 def _all(builder, number):
@@ -45,44 +55,98 @@ def _multiply_add(builder, a, b, c):
 
 
 @intrinsic
-def add_products(typing_context, sums, row, weights, first, x0, x1, x2, length):
-    """sums[row] += x0 * weights[first] + x1 * weights[first + 1] + x2 * weights[first + 2] + weights[first + 3]."""
+def add_products(typing_context, sums, events, count, weights, first, inputs, length):
+    """To sums[e] x0 * weights[first] + x1 * weights[first + 1] + x2 * weights[first + 2] + weights[first + 3] is added.
+
+    For each e of the first `count` of `events`, with its column of `inputs`, (3, TOGETHER). The weights stay in
+    registers for all events.
+    """
 
     def generate(context, builder, signature, arguments):
-        into = _row(context, builder, signature, arguments, 0)
-        made = context.make_array(signature.args[2])(context, builder, arguments[2])
-        stride = builder.udiv(cgutils.unpack_tuple(builder, made.strides)[0], ir.IntType(64)(4))
-        start = _row(context, builder, signature, arguments, 2)
-        factors = [_all(builder, x) for x in arguments[4:7]]
-        length = context.cast(builder, arguments[7], signature.args[7], types.intp)
-        with cgutils.for_range_slice(builder, length.type(0), length, length.type(LANES), length.type) as (at, _):
-            rows = [builder.gep(start, [builder.mul(stride, stride.type(i))]) for i in range(4)]
-            total = builder.fadd(_load(builder, into, at), _load(builder, rows[3], at))
-            for factor, weight in zip(factors, rows, strict=False):
-                total = _multiply_add(builder, factor, _load(builder, weight, at), total)
-            stored = builder.store(total, builder.bitcast(builder.gep(into, [at]), _VECTOR.as_pointer()))
-            stored.align = 4
+        into, listed, inputs = (_data(context, builder, signature, arguments, i) for i in (0, 1, 5))
+        start = _row(context, builder, signature, arguments, 3)
+        count, length = (context.cast(builder, arguments[i], signature.args[i], types.intp) for i in (2, 6))
+        with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(LANES), _LONG) as (at, _):
+            *rows, constant = [
+                _load(builder, builder.gep(start, [builder.mul(length, _LONG(i))]), at) for i in range(4)
+            ]  # fmt: skip
+            with cgutils.for_range(builder, count) as loop:
+                total = constant
+                for i, row in enumerate(rows):
+                    x = builder.load(builder.gep(inputs, [builder.add(loop.index, _LONG(TOGETHER * i))]))
+                    total = _multiply_add(builder, _all(builder, x), row, total)
+                event = builder.load(builder.gep(listed, [loop.index]))
+                sums = builder.gep(into, [builder.mul(event, length)])
+                _store(builder, builder.fadd(_load(builder, sums, at), total), sums, at)
         return context.get_dummy_value()
 
-    number = types.float32
-    return types.void(sums, row, weights, first, number, number, number, length), generate
+    return types.void(sums, events, count, weights, first, inputs, length), generate
 
 
 @intrinsic
-def sum_products(typing_context, a, row, b, other, length):
-    """The sum of the products of a[row] and b[other]."""
+def rectify(typing_context, sums, bias, columns, length, count):
+    """columns[i, e] = max(sums[e, i] + bias[i], 0) for `count` events e, or up to LANES - 1 more.
+
+    LANES rows become LANES columns in registers, by exchanging parts of one number, two, four and eight: three times
+    as fast as one number after another.
+    """
 
     def generate(context, builder, signature, arguments):
-        left, right = _row(context, builder, signature, arguments, 0), _row(context, builder, signature, arguments, 2)
-        length = context.cast(builder, arguments[4], signature.args[4], types.intp)
-        total = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, None))
-        with cgutils.for_range_slice(builder, length.type(0), length, length.type(LANES), length.type) as (at, _):
-            product = _multiply_add(
-                builder, _load(builder, left, at), _load(builder, right, at), builder.load(total)
-            )  # fmt: skip
-            builder.store(product, total)
-        kind = ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR])
-        add_all = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
-        return builder.call(add_all, [_FLOAT(0.0), builder.load(total)], fastmath=("reassoc",))
+        rows, bias, into = (_data(context, builder, signature, arguments, i) for i in (0, 1, 2))
+        length, count = (context.cast(builder, arguments[i], signature.args[i], types.intp) for i in (3, 4))
+        zeros, lanes = ir.Constant(_VECTOR, None), range(LANES)
+        with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(LANES), _LONG) as (at, _):
+            start = _load(builder, bias, at)
+            with cgutils.for_range_slice(builder, _LONG(0), count, _LONG(LANES), _LONG) as (first, _):
+                block = []
+                for e in lanes:
+                    row = builder.gep(rows, [builder.mul(length, builder.add(first, _LONG(e)))])
+                    total = builder.fadd(_load(builder, row, at), start)
+                    block.append(builder.select(builder.fcmp_ordered(">", total, zeros), total, zeros))
+                part = 1
+                while part < LANES:
+                    low = [i if not i & part else LANES + i - part for i in lanes]
+                    high = [i + part if not i & part else LANES + i for i in lanes]
+                    for i in (i for i in lanes if not i & part):
+                        pair = block[i], block[i + part]
+                        for k, places in ((i, low), (i + part, high)):
+                            mask = ir.Constant(ir.VectorType(_NUMBER, LANES), [_NUMBER(place) for place in places])
+                            block[k] = builder.shuffle_vector(*pair, mask)
+                    part *= 2
+                for i in lanes:
+                    column = builder.gep(into, [builder.mul(builder.add(at, _LONG(i)), _LONG(TOGETHER))])
+                    _store(builder, block[i], column, first)
+        return context.get_dummy_value()
 
-    return types.float32(a, row, b, other, length), generate
+    return types.void(sums, bias, columns, length, count), generate
+
+
+@intrinsic(prefer_literal=True)
+def sum_columns(typing_context, sums, columns, weights, slot, start, length, width):
+    """sums = start + the sum over i of weights[slot, i] * columns[i], of the first `width` events.
+
+    That is a constant, LANES or TOGETHER: the sums stay in registers.
+    """
+
+    def generate(context, builder, signature, arguments):
+        into, columns = (_data(context, builder, signature, arguments, i) for i in (0, 1))
+        row = _row(context, builder, signature, arguments, 2)
+        length = context.cast(builder, arguments[5], signature.args[5], types.intp)
+        parts = width.literal_value // LANES
+        begin = [_all(builder, arguments[4])] * parts + [ir.Constant(_VECTOR, None)] * parts
+        totals = [cgutils.alloca_once(builder, _VECTOR) for _ in begin]  # of even i, then of odd
+        for vector, total in zip(begin, totals, strict=True):
+            builder.store(vector, total)
+        with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(2), _LONG) as (even, _):
+            for k, total in enumerate(totals):
+                i = builder.add(even, _LONG(k // parts))
+                weight = _all(builder, builder.load(builder.gep(row, [i])))
+                column = builder.gep(columns, [builder.mul(i, _LONG(TOGETHER))])
+                numbers = _load(builder, column, _LONG(k % parts * LANES))
+                builder.store(_multiply_add(builder, weight, numbers, builder.load(total)), total)
+        for k in range(parts):
+            total = builder.fadd(builder.load(totals[k]), builder.load(totals[k + parts]))
+            _store(builder, total, into, _LONG(k * LANES))
+        return context.get_dummy_value()
+
+    return types.void(sums, columns, weights, slot, types.float32, length, width), generate
