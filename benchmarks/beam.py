@@ -136,7 +136,7 @@ def main() -> None:
     rows = []
     for preset in bench.asked.presets:
         ours = Snm(str(bench.model(preset)), lines)
-        ids = ours.ids[others].transpose(0, 2, 1)  # (lines, WORDS, CANDIDATES)
+        ids = np.ascontiguousarray(ours.ids[others].transpose(0, 2, 1))  # (lines, WORDS, CANDIDATES)
         kept = np.zeros((len(ids), WORDS, STATES), np.int64)
         ours.decode(ids, kept, search=True)  # compiles, too
         ours.model.step(ours.model.start(), "the")

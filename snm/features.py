@@ -437,6 +437,7 @@ class Extractor:
         self._group = np.array([indices.index(i) for i in indices], np.int64)
         self._orders = int(max(self._remote.max(), self._adjacent.max())) + 1
         self._families = self._make_families()
+        self.has_families = bool(self._families)
         self.n_slots = len(spec.slots)
         self.block = max(1 << 10, (1 << 15) // self.n_slots // 64 * 64)  # events whose keys stay in the cache
 
@@ -445,10 +446,6 @@ class Extractor:
         """What makes the key of a slot, a row each: r, s, a, by class, salt, type, first slot of the type. uint64"""
         columns = self._remote, self._skip, self._adjacent, self._by_class, self._salt, self._type_bits, self._group
         return np.column_stack([column.astype(np.uint64) for column in columns])
-
-    @property
-    def has_families(self) -> bool:
-        return bool(self._families)
 
     @cached_property
     def rounds(self) -> list[list[int]]:

@@ -221,6 +221,7 @@ class RowModel(LanguageModel):
         self.layout = KeyLayout(**m["layout"])
         classes = self._array("classes") if self.spec.has_classes else None
         self.extractor = Extractor(self.spec, self.layout, self.vocabulary, classes)
+        self._width = self.extractor.span  # of a state
         for name, digest in self.extractor.family_digests().items():
             if digest != m["families"][name]:
                 raise FormatError(
@@ -286,7 +287,7 @@ class RowModel(LanguageModel):
                 f"words of shape {ids.shape} for {len(states)} states; expected some that are scored after all of "
                 f"them, or a row of words for each"
             )
-        if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != IDS:
+        if states.ndim != 2 or states.shape[1] != self._width or states.dtype != IDS:
             raise SettingsError(
                 f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
                 f"{('n', self.extractor.span)}, made by state_array and follow"
@@ -368,10 +369,14 @@ class SnmModel(RowModel):
             return super().expand(states, words)
         ids, how = self._candidates(states, words), self._stepping
         scores = np.empty((len(states), ids.shape[1]), np.float64)
-        handle = how.unused.pop() if how.unused else self._handle()  # other threads have others
-        if not how.expand(np.ascontiguousarray(states), np.ascontiguousarray(ids), handle, scores):
-            raise self._no_such_word(ids)
+        try:
+            handle = how.unused.pop()
+        except IndexError:  # other threads have them
+            handle = self._handle()
+        known = how.expand(np.ascontiguousarray(states), np.ascontiguousarray(ids), handle, scores)
         how.unused.append(handle)
+        if not known:
+            raise self._no_such_word(ids)
         return scores
 
     def step(self, state: bytes, word: str) -> tuple[float, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,15 @@ class LanguageModelTests:
         scores = model.expand(rows, np.array(shifted))
         assert scores == pytest.approx(np.array(list(map(np.roll, expected, range(len(rows))))), rel=1e-6, nan_ok=True)
         assert model.expand(rows[::2], words[:1]) == pytest.approx(expected[::2, :1], rel=1e-6, nan_ok=True)
+        many = np.tile(np.arange(len(rows)), 20)  # equal states, and more than are worked on together
+        assert model.expand(rows[many], words) == pytest.approx(expected[many], rel=1e-6, nan_ok=True)
+        own = np.array([np.roll(words, k) for k in many])
+        rolled = np.array([np.roll(expected[k], k) for k in many])
+        assert model.expand(rows[many], own) == pytest.approx(rolled, rel=1e-6, nan_ok=True)
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(lambda k: model.expand(rows[k : k + 3], words), list(range(6)) * 50))
+        for k, scores in zip(list(range(6)) * 50, made, strict=True):
+            assert scores == pytest.approx(expected[k : k + 3], rel=1e-6, nan_ok=True)
         chosen = [3 * 8 + 1, 3 * 8 + 3, 5]
         after = model.follow(rows, words, np.array(chosen))
         assert [row.tobytes() for row in after] == [alone[k // 8][k % 8][1] for k in chosen]
@@ -195,6 +205,16 @@ class TestSnm(LanguageModelTests):
         text = encode_files([corpus_file], model.vocabulary)
         unigram = train([corpus_file], tmp_path / "m", Settings(features="ngram(0)", threads=1))
         assert perplexity(model, text).ppl < 0.5 * perplexity(unigram, text).ppl
+
+    def test_the_events_of_a_part_do_not_change_scores(
+        self, model: LanguageModel, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens = encode_files([corpus_file], model.vocabulary).tokens
+        expected = model.probabilities(tokens)
+        for most in (1, 7, 64, 100, 1500):
+            monkeypatch.setattr("snm.scoring.MOST_EVENTS", most)
+            few = tokens[: 100 * most]
+            assert np.array_equal(model.probabilities(few), expected[: len(few)])
 
     def test_explanations_add_up(self, model: LanguageModel) -> None:
         explained = model.explain(self.SENTENCE)

@@ -15,6 +15,8 @@ import pytest
 import snm
 from snm.errors import FormatError, SettingsError
 from snm.evaluation import verify
+from snm.kernels import pages
+from snm.pages import Spread
 from snm.pipeline import Settings, train
 from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array
 
@@ -242,3 +244,22 @@ def test_a_failed_rename_costs_neither_model(corpus_file: Path, copy: Path, monk
         train(corpus_file, copy, Settings(features="ngram(0)", threads=1), overwrite=True)
     assert (copy / MANIFEST).read_bytes() == before
     assert snm.load(str(caught.value).rpartition(" ")[2]).manifest["features"] == "ngram(0)"
+
+
+@pytest.mark.parametrize("code_bytes", [1, 2])
+@pytest.mark.parametrize("n", [33, 40, 100, 1000])
+def test_every_link_of_a_long_row_is_found_from_any_guess(code_bytes: int, n: int) -> None:
+    words = 5000
+    spread, random = Spread.over(words, code_bytes), np.random.default_rng(n)
+    targets = random.choice(np.arange(1, words), n, replace=False).astype(np.uint64)
+    placed = np.sort(targets * spread.factor & spread.mask)
+    codes = random.integers(0, 1 << int(spread.code_bits), n).astype(np.uint64)
+    others = np.full(20, (1 << (int(spread.bits) + int(spread.code_bits))) - 1, np.uint64)  # rows on both sides
+    links = np.concatenate([others, placed << spread.code_bits | codes, others]).astype(spread.link_type)
+    for k in range(n):
+        for guess in (k, 0, n - 1, int(random.integers(0, n)), max(0, k - 1), min(n - 1, k + 17)):
+            found = pages.find_link(np.int64(placed[k]), 20, n, 20 + guess, links, spread)
+            assert found == codes[k]
+    for missing in np.setdiff1d(np.arange(1 << int(spread.bits)), placed)[::50]:
+        guess = int(random.integers(0, n))
+        assert pages.find_link(np.int64(missing), 20, n, 20 + guess, links, spread) == -1

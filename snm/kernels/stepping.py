@@ -64,6 +64,9 @@ class Beam(NamedTuple):
     row_of: np.ndarray  # (slots, TOGETHER) int64: which of the rows that are read, -1 for none
     long_rows: np.ndarray  # (slots * TOGETHER, 4) int64
     scale: np.ndarray  # (slots, TOGETHER) float32
+    members: np.ndarray  # (TOGETHER,) int64: states that are not equal
+    which: np.ndarray  # (TOGETHER,) int64: for each state which of them it is equal to
+    hashes: np.ndarray  # (TOGETHER,) uint64: theirs
 
 
 @njit(nogil=True, cache=True)
@@ -78,7 +81,7 @@ def floats(address, shape):
 
 def working_numbers(slots: int, units: int) -> int:
     """How many float32 `working_memory` takes."""
-    return 2 * TOGETHER * (_ARRAYS * slots + 4 + units)
+    return 2 * TOGETHER * (_ARRAYS * slots + 4 + units + 3)
 
 
 @njit(nogil=True, cache=True)
@@ -107,6 +110,9 @@ def working_memory(handle):
         longs(at + 9 * size, square),
         longs(at + 10 * size, (slots * TOGETHER, 4)),
         floats(at + 14 * size, square),
+        longs(hidden + 8 * TOGETHER * units, (TOGETHER,)),
+        longs(hidden + 8 * TOGETHER * (units + 1), (TOGETHER,)),
+        carray(pointer(hidden + 8 * TOGETHER * (units + 2)), (TOGETHER,), np.uint64),
     )
     return rows, beam
 
@@ -181,27 +187,25 @@ def write_keys(state, table, classes, by_class, hash_mask, column, hashes, keys)
             keys[q, column] = key
 
 
-@njit(nogil=True, cache=True)
-def distinct(states, which):
-    """The states without those that came before; which[c] is where states[c] is among them."""
-    kept, n = np.empty_like(states), 0
-    size = 2
-    while size < 2 * len(states):
-        size *= 2
-    table = np.full(size, -1, np.int64)  # by hash, open addressing: places in `kept`
+@helper
+def find_equal(states, beam):
+    """Returns how many of at most TOGETHER states are left without those that came before, which are beam.members.
+
+    beam.which[c] is where states[c] is among them. Hypotheses of a beam that differ further back have equal states.
+    """
+    n = 0
     for c in range(len(states)):
         h = np.uint64(0)
         for j in range(states.shape[1]):
             h = extend(h, np.uint64(states[c, j]))
-        at = np.int64(h >> np.uint64(32)) & (size - 1)
-        while table[at] >= 0 and not same(states[c], kept[table[at]]):
-            at = (at + 1) & (size - 1)
-        if table[at] < 0:
-            kept[n] = states[c]
-            table[at] = n
+        d = 0
+        while d < n and not (beam.hashes[d] == h and same(states[c], states[beam.members[d]])):
+            d += 1
+        beam.which[c] = d
+        if d == n:
+            beam.members[n], beam.hashes[n] = c, h
             n += 1
-        which[c] = table[at]
-    return kept[:n]
+    return n
 
 
 @helper
@@ -242,15 +246,15 @@ def find_rows(n, keys, pages, records, rows):
 
 
 @helper
-def find_words(words, pages, beam, wanted, read, at, weights):
-    """Add to weights[c, i] what the rows of state c have for words[c, i], times beam.scale[slot, c].
+def ask_for_words(states, words, pages, beam, wanted, read, at):
+    """List the rows of all states, read the short ones for `words`, and ask for the links of long ones.
 
-    Where `words` has one row, it is of all states, and a row that several have is read once. Long rows in stages, see
-    `snm.kernels.scoring`. The last arrays but one have room for every row of every state.
+    Where `words` has one row, it is of all states, and a row that several have is read once. Returns how many rows are
+    long. `read` and `at` have room for every row of every state.
     """
-    states, m = weights.shape
+    m = words.shape[1]
     slots, shared, n_rows, n_long = len(beam.keys), len(words) == 1, 0, 0
-    records, row_of, long_rows, scale = beam.records, beam.row_of, beam.long_rows, beam.scale
+    records, row_of, long_rows = beam.records, beam.row_of, beam.long_rows
     for c in range(len(words)):
         for i in range(m):
             wanted[c, i] = spread_target(words[c, i], pages.spread)
@@ -269,28 +273,36 @@ def find_words(words, pages, beam, wanted, read, at, weights):
             if is_long(record, pages):
                 long_rows[n_long, 0], long_rows[n_long, 1] = n_rows, of_state
                 long_rows[n_long, 2], long_rows[n_long, 3] = first_link(record, pages), read_long(record, pages)[1]
+                for i in range(m):
+                    at[n_long, i] = guess_link(
+                        wanted[of_state, i], long_rows[n_long, 2], long_rows[n_long, 3], pages.spread
+                    )
+                    prefetch(pages.long_links, at[n_long, i])
                 n_long += 1
             else:
                 read_words(q, record, words[of_state], pages, read[n_rows])
             n_rows += 1
-    links, spread = pages.long_links, pages.spread
     for r in range(n_long):
         for i in range(m):
-            at[r, i] = guess_link(wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3], spread)
-            prefetch(links, at[r, i])
+            target, place, n = wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3]
+            at[r, i] = better_guess(target, place, n, at[r, i], pages.long_links, pages.spread)
+            prefetch(pages.long_links, at[r, i])
+    return n_long
+
+
+@helper
+def add_words(n_long, pages, beam, wanted, read, at, weights):
+    """Add to weights[c, i] what the rows of state c have for word i, times beam.scale[slot, c]."""
+    long_rows, (states, m) = beam.long_rows, weights.shape
     for r in range(n_long):
         for i in range(m):
-            target = wanted[long_rows[r, 1], i]
-            at[r, i] = better_guess(target, long_rows[r, 2], long_rows[r, 3], at[r, i], links, spread)
-            prefetch(links, at[r, i])
-    for r in range(n_long):
-        for i in range(m):
-            code = find_link(wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3], at[r, i], links, spread)
+            target, place, n = wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3]
+            code = find_link(target, place, n, at[r, i], pages.long_links, pages.spread)
             read[long_rows[r, 0], i] = pages.values[code] if code >= 0 else _ZERO
-    for q in range(1, slots):
+    for q in range(1, len(beam.keys)):
         for c in range(states):
-            if row_of[q, c] >= 0:
-                row, factor = read[row_of[q, c]], np.float64(scale[q, c])
+            if beam.row_of[q, c] >= 0:
+                row, factor = read[beam.row_of[q, c]], np.float64(beam.scale[q, c])
                 for i in range(m):
                     weights[c, i] += factor * row[i]
 
@@ -331,18 +343,23 @@ def follow(states, words, vocabulary, chosen, after):
 
 
 @helper
-def weigh_states(states, pages, gate, table, classes, hash_mask, hashes, rows, beam):
-    """The rows of at most TOGETHER states, and what the gate multiplies them by."""
-    slots, n, by_class = len(table), len(states), False
-    for q in range(slots):
+def find_states(n, states, pages, table, classes, hash_mask, hashes, rows, beam):
+    """The rows of the first n of beam.members."""
+    by_class = False
+    for q in range(len(table)):
         by_class |= table[q, 3] != 0
     clear(rows)
     for c in range(n):
-        write_keys(states[c], table, classes, by_class, hash_mask, c, hashes, beam.keys)
+        write_keys(states[beam.members[c]], table, classes, by_class, hash_mask, c, hashes, beam.keys)
         add_unigram(rows, c, np.uint32(0), pages)
     find_rows(n, beam.keys, pages, beam.records, rows)
-    mix(n, rows, gate)
-    for q in range(slots):
+
+
+@helper
+def weigh_states(states, gate, rows, beam):
+    """beam.scale: what the gate multiplies the rows by."""
+    mix(states, rows, gate)
+    for q in range(len(beam.scale)):
         for i in range(q * TOGETHER, q * TOGETHER + rows.number[q]):
             beam.scale[q, rows.event[i]] = rows.scale[i]
 
@@ -361,17 +378,26 @@ def score(states, words, handle, starts, long_links, singles, scores):
     wanted, at, read = np.empty(words.shape, np.int64), np.empty((most, m), np.int64), np.empty((most, m), np.float32)
     for start in range(0, len(states), TOGETHER):
         part = slice(start, min(start + TOGETHER, len(states)))
-        of_part, weights = words if len(words) == 1 else words[part], scores[part]
-        weigh_states(states[part], pages, gate, table, classes, hash_mask, hashes, rows, beam)
-        for c in range(len(weights)):
+        of_part, weights, n = words if len(words) == 1 else words[part], scores[part], len(states[part])
+        for c in range(n):
+            beam.members[c] = beam.which[c] = c
+        if len(words) == 1:
+            n = find_equal(states[part], beam)
+        find_states(n, states[part], pages, table, classes, hash_mask, hashes, rows, beam)
+        n_long = ask_for_words(n, of_part, pages, beam, wanted, read, at)
+        weigh_states(n, gate, rows, beam)  # while links are on their way
+        for c in range(n):
             for i in range(m):
                 weights[c, i] = np.float64(beam.scale[0, c]) * pages.unigrams[of_part[min(c, len(of_part) - 1), i]]
-        find_words(of_part, pages, beam, wanted, read, at, weights)
-        for c in range(len(weights)):
+        add_words(n_long, pages, beam, wanted, read, at, weights[:n])
+        for c in range(n):
             take_logs(weights[c], rows.sums[1, c])
             for i in range(m):
                 if of_part[min(c, len(of_part) - 1), i] in (never, BEGIN):
                     weights[c, i] = math.nan
+        for c in range(len(weights) - 1, -1, -1):  # no state is further back than the one that it is equal to
+            for i in range(m):
+                weights[c, i] = weights[beam.which[c], i]
 
 
 @cache
@@ -394,16 +420,8 @@ def kernels_of(*type_names):
             for i in range(words.shape[1]):
                 if words[c, i] >= handle[0]:
                     return False
-        if scores.size > 0 and len(words) == len(states):
+        if scores.size > 0:
             score_words(states, words, handle, scores)
-        elif scores.size > 0:
-            # hypotheses of a beam that differ further back have the same state: every other one, or more
-            which = np.empty(len(states), np.int64)
-            kept = distinct(states, which)
-            once = np.empty((len(kept), scores.shape[1]), np.float64)
-            score_words(kept, words, handle, once)
-            for c in range(len(states)):
-                scores[c] = once[which[c]]
         return True
 
     @cfunc(types.float64(types.int64, types.voidptr, types.int64, types.int64), cache=True)

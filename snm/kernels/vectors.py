@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 from snm.calibration import LANES
 
 TOGETHER = 64  # events of a block
+_TOTALS = 8  # that `sum_columns` adds to in turns
 
 _FLOAT, _NUMBER, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -133,20 +134,23 @@ def sum_columns(typing_context, sums, columns, weights, slot, start, length, wid
         row = _row(context, builder, signature, arguments, 2)
         length = context.cast(builder, arguments[5], signature.args[5], types.intp)
         parts = width.literal_value // LANES
-        begin = [_all(builder, arguments[4])] * parts + [ir.Constant(_VECTOR, None)] * parts
-        totals = [cgutils.alloca_once(builder, _VECTOR) for _ in begin]  # of even i, then of odd
+        strands = _TOTALS // parts  # every so many i have a total of their own: additions need not wait for each other
+        begin = [_all(builder, arguments[4])] * parts + [ir.Constant(_VECTOR, None)] * (_TOTALS - parts)
+        totals = [cgutils.alloca_once(builder, _VECTOR) for _ in begin]
         for vector, total in zip(begin, totals, strict=True):
             builder.store(vector, total)
-        with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(2), _LONG) as (even, _):
+        with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(strands), _LONG) as (first, _):
             for k, total in enumerate(totals):
-                i = builder.add(even, _LONG(k // parts))
+                i = builder.add(first, _LONG(k // parts))
                 weight = _all(builder, builder.load(builder.gep(row, [i])))
                 column = builder.gep(columns, [builder.mul(i, _LONG(TOGETHER))])
                 numbers = _load(builder, column, _LONG(k % parts * LANES))
                 builder.store(_multiply_add(builder, weight, numbers, builder.load(total)), total)
         for k in range(parts):
-            total = builder.fadd(builder.load(totals[k]), builder.load(totals[k + parts]))
-            _store(builder, total, into, _LONG(k * LANES))
+            strand = [builder.load(total) for total in totals[k::parts]]
+            while len(strand) > 1:
+                strand = [builder.fadd(a, b) for a, b in zip(strand[::2], strand[1::2], strict=True)]
+            _store(builder, strand[0], into, _LONG(k * LANES))
         return context.get_dummy_value()
 
     return types.void(sums, columns, weights, slot, types.float32, length, width), generate
