@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from snm import scoring, storage
+from snm import storage
 from snm.calibration import Gate
 from snm.calibration import size as gate_size
 from snm.corpus import encode_lines, encode_sentences
 from snm.errors import FormatError, InputError, SettingsError
 from snm.features import Extractor, FeatureSpec, KeyLayout
 from snm.pages import Pages
+from snm.scoring import Scorer
 from snm.vocabulary import BEGIN, END, UNKNOWN, Vocabulary, split_words
 
 if TYPE_CHECKING:
@@ -346,22 +347,15 @@ class SnmModel(RowModel):
             raise FormatError(f"{self.path}: the gate does not fit the features; restore or rebuild the model")
         self.gate, p = Gate.of(flat, slots), self.pages
         self._folded = self.gate.folded(int(p.unigram_code), float(p.unigram_links), float(p.unigram_sum))
+        self._scorer = Scorer(self.extractor, p, self._folded)
         self._addressed: list[tuple[np.ndarray, ...]] = []  # what handles have the addresses of
 
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
-        from snm.kernels import scoring as kernels
-
-        out = np.zeros(len(tokens), np.float64)
-
-        def score(part: slice, words: np.ndarray, work: Any) -> None:
-            kernels.score(words, self.pages, self._folded, work, out[part])
-
-        scoring.over(tokens, self.extractor, threads, score)
-        return out
+        return self._scorer.probabilities(tokens, threads)
 
     def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
         """What the rows of an event say of themselves and of a word, and what the gate multiplies them by. (slots,)"""
-        found = scoring.find(keys, np.array([word], np.uint32), self.extractor, self.pages, self._folded)
+        found = self._scorer.find(keys, np.array([word], np.uint32))
         return found, found.scale[:, 0].astype(np.float64)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from snm import calibration, corpus, engines, scoring, storage
+from snm import calibration, corpus, engines, storage
 from snm.baselines import neural
 from snm.baselines.neural import NetworkSettings
 from snm.calibration import Gate, GateReport
@@ -25,6 +25,7 @@ from snm.pages import ARRAYS, Pages
 from snm.parallel import default_threads
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
+from snm.scoring import Scorer
 from snm.storage import VOCABULARY, ModelWriter
 from snm.training import Annotated, HeldOut, TrainingReport, TrainingSettings, train_adjustment
 from snm.vocabulary import UNKNOWN, Vocabulary, read_word_list
@@ -381,11 +382,11 @@ class _Run:
         """What the rows of the events of a text say: code, length, row sum, weight. (events, slots) each"""
         self.writer.close()
         opened = Pages.open(self.writer.folder, self.pages, self.extractor)
-        gate = Gate.of(np.zeros(self.extractor.n_slots, np.float32), self.extractor.n_slots)
+        slots = self.extractor.n_slots
+        scorer = Scorer(self.extractor, opened, Gate.of(np.zeros(slots, np.float32), slots))
         parts = []
         for start, stop in self.extractor.blocks(0, len(text.tokens)):
-            keys, words = self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop]
-            found = scoring.find(keys, words, self.extractor, opened, gate)
+            found = scorer.find(self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop])
             events = found.row_sum[0] > 0
             seen = found.code, found.length, found.row_sum, found.weight
             parts.append([array[:, events].T for array in seen])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,56 +15,77 @@ MOST_EVENTS = 1 << 17  # at a time
 MOST_BYTES = 1 << 28  # of working memory for each thread
 
 
-def over(
-    tokens: np.ndarray, extractor: Extractor, threads: int, use: Callable[[slice, np.ndarray, Any], None]
-) -> None:  # fmt: skip
-    """Call use(part, words, work) for all parts of a text: the words of the part, and what the kernels need of them."""
-    size = min(MOST_EVENTS, MOST_BYTES // _bytes_an_event(extractor), -(-len(tokens) // max(1, threads)))
-    size = max(1, -(-size // extractor.block)) * extractor.block if size > extractor.block else max(1, size)
-    unused: list[Any] = []
+class Scorer:
+    """Looks for the rows of events, and scores them."""
 
-    def score_part(part: tuple[int, int]) -> None:
-        work = unused.pop() if unused else _make_work(extractor, size)
-        for block, (start, stop) in enumerate(extractor.blocks(*part)):
-            work.keys[block, :, : stop - start] = extractor.keys(tokens, start, stop)
-        use(slice(*part), tokens[slice(*part)], work)
-        unused.append(work)
+    def __init__(self, extractor: Extractor, pages: Pages, gate: Gate) -> None:
+        """`gate` as `Gate.folded` makes it."""
+        self.extractor, self.pages, self.gate = extractor, pages, gate
+        self._slots = np.array([q for slots in extractor.rounds for q in slots], np.int64)
+        self._rounds = np.cumsum([0, *map(len, extractor.rounds)])
+        self._longest = max(map(len, extractor.rounds), default=0)
+        self._unused: list[Any] = []  # working memory for a block of events
 
-    parallel.run(score_part, [(k, min(k + size, len(tokens))) for k in range(0, len(tokens), size)], threads)
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+        """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
+        from snm.kernels import scoring
 
+        probabilities = np.zeros(len(tokens), np.float64)
+        size = min(MOST_EVENTS, MOST_BYTES // self._bytes_an_event(), -(-len(tokens) // max(1, threads)))
+        blocks = -(-size // self.extractor.block)
+        size = blocks * self.extractor.block if blocks > 1 else max(1, size)
+        unused = self._unused if blocks <= 1 else []
 
-def find(keys: np.ndarray, words: np.ndarray, extractor: Extractor, pages: Pages, gate: Gate) -> Any:
-    """What the rows of a few events say of themselves and of the events' words. See `snm.kernels.scoring.Found`."""
-    from snm.kernels import scoring
+        def score(part: tuple[int, int]) -> None:
+            work = self._take(unused, blocks)
+            for block, (start, stop) in enumerate(self.extractor.blocks(*part)):
+                work.keys[block, :, : stop - start] = self.extractor.keys(tokens, start, stop)
+            here = slice(*part)
+            scoring.score(tokens[here], self.pages, self.gate, work, probabilities[here])
+            unused.append(work)
 
-    work = _make_work(extractor, len(words))
-    for start, stop in parallel.between([*range(0, len(words), work.keys.shape[2]), len(words)]):
-        work.keys[start // work.keys.shape[2], :, : stop - start] = keys[:, start:stop]
-    return scoring.find(words, pages, gate, work)
+        parallel.run(score, [(k, min(k + size, len(tokens))) for k in range(0, len(tokens), size)], threads)
+        return probabilities
 
+    def find(self, keys: np.ndarray, words: np.ndarray) -> Any:
+        """What the rows of a block of events say of themselves and of the events' words.
 
-def _bytes_an_event(extractor: Extractor) -> int:
-    slots, rounds = extractor.n_slots, extractor.rounds
-    return 9 * slots + 24 * (slots - 1) + 24 * max(map(len, rounds), default=0)  # see `_make_work`
+        See `snm.kernels.scoring.Found`.
+        """
+        from snm.kernels import scoring
 
+        work = self._take(self._unused, 1)
+        work.keys[0, :, : len(words)] = keys
+        found = scoring.find(words, self.pages, self.gate, work)
+        self._unused.append(work)
+        return found
 
-def _make_work(extractor: Extractor, events: int) -> Any:
-    from snm.kernels.scoring import MEMO_BITS, PART_BITS, Work
-    from snm.kernels.vectors import TOGETHER
+    def _bytes_an_event(self) -> int:
+        slots = self.extractor.n_slots
+        return 9 * slots + 24 * (slots - 1) + 24 * self._longest
 
-    slots, rounds = extractor.n_slots, extractor.rounds
-    longest = max(map(len, rounds), default=0)
-    in_block = min(-(-events // TOGETHER) * TOGETHER, extractor.block)
-    return Work(
-        slots=np.array([q for slots in rounds for q in slots], np.int64),
-        rounds=np.cumsum([0, *map(len, rounds)]),
-        keys=np.empty((-(-events // in_block), slots, in_block), np.uint64),
-        state=np.empty(-(-events // TOGETHER) * TOGETHER * slots, np.uint8),
-        first=np.empty((len(rounds), -(-events // TOGETHER) + 1), np.int64),
-        whose=np.empty(events * (slots - 1) + 1, np.uint64),
-        found=np.empty(2 * events * (slots - 1), np.uint64),
-        listed=np.empty(events * longest + 1, np.uint64),
-        items=np.empty(2 * events * longest, np.uint64),
-        ends=np.empty(1 << PART_BITS, np.int64),
-        memo=np.zeros(2 << MEMO_BITS, np.uint64),
-    )
+    def _take(self, unused: list[Any], blocks: int) -> Any:
+        """Working memory that no other thread has."""
+        try:
+            return unused.pop()
+        except IndexError:
+            return self._make_work(max(1, blocks))
+
+    def _make_work(self, blocks: int) -> Any:
+        from snm.kernels.scoring import PART_BITS, Work
+        from snm.kernels.vectors import TOGETHER
+
+        slots, events = self.extractor.n_slots, blocks * self.extractor.block
+        return Work(
+            slots=self._slots,
+            rounds=self._rounds,
+            keys=np.empty((blocks, slots, self.extractor.block), np.uint64),
+            state=np.empty(events * slots, np.uint8),
+            first=np.empty((len(self._rounds) - 1, events // TOGETHER + 1), np.int64),
+            whose=np.empty(events * (slots - 1) + 1, np.uint64),
+            found=np.empty(2 * events * (slots - 1), np.uint64),
+            listed=np.empty(events * self._longest + 1, np.uint64),
+            items=np.empty(2 * events * self._longest, np.uint64),
+            ends=np.empty(1 << PART_BITS, np.int64),
+            memo=np.zeros(4 << events.bit_length(), np.uint64),
+        )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from snm.kernels.adjustment import floor_log2
 from snm.kernels.extraction import ABSENT
 from snm.kernels.gating import add_unigram, clear, make_rows, mix
 from snm.kernels.hashing import helper
@@ -37,8 +38,7 @@ from snm.kernels.vectors import TOGETHER
 
 PART_BITS = 10  # of a key that name its part, at most
 LEAST_ITEMS = 256  # of a part, on average, where there are fewer bits
-SLOT_BITS = 16
-MEMO_BITS = 17  # of a key that name its place in the memo
+SLOT_BITS = 32  # of `Work.whose`
 NEVER, GONE, HERE = 0, 1, 2  # of a slot of an event: there is no such feature, it was never seen, it was
 _LOW, _32, _64 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(64)
 _ONE, _TWO, _TOGETHER = np.uint64(1), np.uint64(2), np.uint64(TOGETHER)
@@ -52,13 +52,13 @@ class Work(NamedTuple):
     rounds: np.ndarray  # (rounds + 1,) int64: where in `slots` each begins
     keys: np.ndarray  # (blocks, slots, events of a block) uint64
     state: np.ndarray  # (events * slots,) uint8: TOGETHER events at a time, slot by slot
-    first: np.ndarray  # (rounds, events / TOGETHER + 1) int64: where in `whose` and `found` those of an event begin
+    first: np.ndarray  # (rounds, events / TOGETHER + 1) int64: where those of TOGETHER events begin in the next two
     whose: np.ndarray  # (events * (slots - 1),) uint64: event and slot, round by round, event by event
     found: np.ndarray  # (2 * events * (slots - 1),) uint64
     listed: np.ndarray  # (items of a round,) uint64: their keys
     items: np.ndarray  # (2 * items of a round,) uint64: part by part
     ends: np.ndarray  # (2 ** PART_BITS,) int64: of the parts
-    memo: np.ndarray  # (2 * 2 ** MEMO_BITS,) uint64: keys of features of one word, and where their records are
+    memo: np.ndarray  # (2 * a power of two,) uint64: keys of features of one word, and where their records are
 
 
 @helper
@@ -162,18 +162,18 @@ def find_records(items, pages, records):
 
 
 @helper
-def recall_records(items, pages, memo, records):
+def recall_records(items, pages, shift, memo, records):
     """The same for features of one word, which are few and come again and again: most are remembered.
 
     They come in the order of their keys, and so do their places.
     """
     for i in range(len(items) // 2):
         key = items[2 * i]
-        place = np.int64(key >> (_64 - np.uint64(MEMO_BITS)))
-        if memo[2 * place] != key:
-            memo[2 * place] = key
-            memo[2 * place + 1] = np.uint64(record_at(key, page_start(key, pages), pages))
-        records[i] = np.int64(memo[2 * place + 1])
+        place = _TWO * (key >> shift)
+        if memo[place] != key:
+            memo[place] = key
+            memo[place + _ONE] = np.uint64(record_at(key, page_start(key, pages), pages))
+        records[i] = np.int64(memo[place + _ONE])
 
 
 @helper
@@ -212,7 +212,7 @@ def read_items(items, records, pages, long_rows):
 def look_up(words, pages, work):
     """Find the rows of the events whose keys are in `work`."""
     records, long_rows = np.empty(TOGETHER, np.int64), np.empty((TOGETHER, 5), np.int64)
-    events, at = len(words), 0
+    events, at, of_memo = len(words), 0, _64 - np.uint64(floor_log2(len(work.memo) // 2))
     for round in range(len(work.rounds) - 1):
         bits = 1
         while bits < PART_BITS and events * (work.rounds[round + 1] - work.rounds[round]) >> bits > LEAST_ITEMS:
@@ -223,7 +223,7 @@ def look_up(words, pages, work):
         for i in range(0, n, TOGETHER):
             items = work.items[2 * i : 2 * min(i + TOGETHER, n)]
             if round == 0:
-                recall_records(items, pages, work.memo, records)
+                recall_records(items, pages, of_memo, work.memo, records)
             else:
                 find_records(items, pages, records)
             read_items(items, records, pages, long_rows)
