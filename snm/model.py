@@ -362,7 +362,7 @@ class SnmModel(RowModel):
         if self.extractor.has_families:
             return super().expand(states, words)
         ids, how = self._candidates(states, words), self._stepping
-        scores = np.empty((len(states), ids.shape[1]), np.float64)
+        scores = np.empty((len(states), ids.shape[1]))
         try:
             handle = how.unused.pop()
         except IndexError:  # other threads have them

@@ -191,6 +191,13 @@ def better_guess(wanted, place, n, at, links, spread):
 
 
 @helper
+def ask_for_link(at, links):
+    """Ask for the line of a good guess, and for the nearer one beside it: 4 % of the time of scoring snm10-skip."""
+    prefetch(links, at)
+    prefetch(links, at - LINE if at & (LINE - 1) < LINE // 2 else at + LINE)
+
+
+@helper
 def spread_at(at, links, spread):
     """The spread target of a link."""
     return np.int64(np.uint64(links[at]) >> spread.code_bits)

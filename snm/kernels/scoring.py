@@ -22,6 +22,7 @@ from snm.kernels.hashing import helper
 from snm.kernels.memory import as_bits, as_float, prefetch
 from snm.kernels.pages import (
     NO_ROW,
+    ask_for_link,
     ask_for_page,
     better_guess,
     find_link,
@@ -200,7 +201,7 @@ def read_items(items, records, pages, long_rows):
         prefetch(links, long_rows[i, 4])
     for i in range(n_long):
         at = better_guess(long_rows[i, 1], long_rows[i, 2], long_rows[i, 3], long_rows[i, 4], links, spread)
-        prefetch(links, at)
+        ask_for_link(at, links)
         long_rows[i, 4] = at
     for i in range(n_long):
         code = find_link(long_rows[i, 1], long_rows[i, 2], long_rows[i, 3], long_rows[i, 4], links, spread)

@@ -22,6 +22,7 @@ from snm.kernels.hashing import extend, feature_hash, helper, mix64
 from snm.kernels.memory import as_double, as_long, prefetch
 from snm.kernels.pages import (
     NO_ROW,
+    ask_for_link,
     ask_for_page,
     better_guess,
     find_link,
@@ -286,7 +287,7 @@ def ask_for_words(states, words, pages, beam, wanted, read, at):
         for i in range(m):
             target, place, n = wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3]
             at[r, i] = better_guess(target, place, n, at[r, i], pages.long_links, pages.spread)
-            prefetch(pages.long_links, at[r, i])
+            ask_for_link(at[r, i], pages.long_links)
     return n_long
 
 
