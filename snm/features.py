@@ -21,7 +21,6 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -439,24 +438,14 @@ class Extractor:
         self._families = self._make_families()
         self.has_families = bool(self._families)
         self.n_slots = len(spec.slots)
-        self.block = max(1 << 10, (1 << 15) // self.n_slots // 64 * 64)  # events whose keys stay in the cache
+        # events whose keys stay in the cache: a multiple of `snm.kernels.vectors.TOGETHER`
+        self.block = max(1 << 10, (1 << 15) // self.n_slots // 64 * 64)
 
     @property
     def slot_table(self) -> np.ndarray:
         """What makes the key of a slot, a row each: r, s, a, by class, salt, type, first slot of the type. uint64"""
         columns = self._remote, self._skip, self._adjacent, self._by_class, self._salt, self._type_bits, self._group
         return np.column_stack([column.astype(np.uint64) for column in columns])
-
-    @cached_property
-    def rounds(self) -> list[list[int]]:
-        """Slots whose features are looked for together: after those of which they have a part."""
-        rounds: list[list[int]] = []
-        level = [0]
-        for q, parent in list(enumerate(self.spec.parents))[1:]:
-            level.append(level[parent] + 1)
-            rounds += [[] for _ in range(level[q] - len(rounds))]
-            rounds[level[q] - 1].append(q)
-        return rounds
 
     def _tag(self, type_index: int) -> int:
         return (type_index << self.layout.type_shift) | 1

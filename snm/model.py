@@ -222,7 +222,6 @@ class RowModel(LanguageModel):
         self.layout = KeyLayout(**m["layout"])
         classes = self._array("classes") if self.spec.has_classes else None
         self.extractor = Extractor(self.spec, self.layout, self.vocabulary, classes)
-        self._width = self.extractor.span  # of a state
         for name, digest in self.extractor.family_digests().items():
             if digest != m["families"][name]:
                 raise FormatError(
@@ -273,7 +272,7 @@ class RowModel(LanguageModel):
 
     @cached_property
     def _following(self) -> tuple[Any, int]:
-        """The kernel of `follow`, and the number of words: to look for them each time takes a quarter of a call."""
+        """The kernel of `follow`, and the number of words: to look for them each time takes a fifth of a call."""
         from snm.kernels import stepping
 
         return stepping.follow, len(self.vocabulary)
@@ -288,7 +287,7 @@ class RowModel(LanguageModel):
                 f"words of shape {ids.shape} for {len(states)} states; expected some that are scored after all of "
                 f"them, or a row of words for each"
             )
-        if states.ndim != 2 or states.shape[1] != self._width or states.dtype != IDS:
+        if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != IDS:
             raise SettingsError(
                 f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
                 f"{('n', self.extractor.span)}, made by state_array and follow"
@@ -324,8 +323,7 @@ class _Stepping(NamedTuple):
 
     expand: Any
     step: Any
-    handle: np.ndarray
-    address: int  # of the handle
+    address: int  # of a handle, for `step`
     width: int
     state_bytes: int
     unused: list[np.ndarray]  # handles for `expand`
@@ -348,7 +346,7 @@ class SnmModel(RowModel):
         self.gate, p = Gate.of(flat, slots), self.pages
         self._folded = self.gate.folded(int(p.unigram_code), float(p.unigram_links), float(p.unigram_sum))
         self._scorer = Scorer(self.extractor, p, self._folded)
-        self._addressed: list[tuple[np.ndarray, ...]] = []  # what handles have the addresses of
+        self._addressed: list[tuple[np.ndarray, ...]] = []  # handles, and what they have the addresses of
 
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
         return self._scorer.probabilities(tokens, threads)
@@ -387,9 +385,8 @@ class SnmModel(RowModel):
         p = self.pages
         types = [array.dtype.name for array in (p.starts, p.long_links, p.singles)]
         width = -1 if self.extractor.has_families else self.extractor.span
-        handle = self._handle()
         expand, step = stepping.kernels_of(*types)
-        return _Stepping(expand, step, handle, handle.ctypes.data, width, 4 * width, [])
+        return _Stepping(expand, step, self._handle().ctypes.data, width, 4 * width, [])
 
     def _handle(self) -> np.ndarray:
         """Scalars and addresses for `kernels.stepping`: of this model, and of working memory for one call at a time."""
@@ -409,7 +406,7 @@ class SnmModel(RowModel):
             self.layout.hash_mask - (1 << 64), self.vocabulary.never_a_target, len(p.starts),
         ]  # fmt: skip
         handle = np.array([*scalars, *(array.ctypes.data for array in addressed)], np.int64)
-        self._addressed.append(addressed)  # they live as long as the model
+        self._addressed.append((handle, *addressed))  # they live as long as the model
         return handle
 
     def distribution(self, context: np.ndarray) -> np.ndarray:

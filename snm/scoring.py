@@ -21,9 +21,13 @@ class Scorer:
     def __init__(self, extractor: Extractor, pages: Pages, gate: Gate) -> None:
         """`gate` as `Gate.folded` makes it."""
         self.extractor, self.pages, self.gate = extractor, pages, gate
-        self._slots = np.array([q for slots in extractor.rounds for q in slots], np.int64)
-        self._rounds = np.cumsum([0, *map(len, extractor.rounds)])
-        self._longest = max(map(len, extractor.rounds), default=0)
+        level = np.zeros(extractor.n_slots, np.int64)
+        for q in range(1, extractor.n_slots):
+            level[q] = level[pages.parent_of_slot[q]] + 1
+        # slots are looked for in rounds: after those whose features are part of theirs
+        self._slots = np.argsort(level, kind="stable")[1:]
+        self._rounds = np.searchsorted(level[self._slots], np.arange(1, level.max() + 2))
+        self._longest = int(np.diff(self._rounds).max(initial=0))
         self._unused: list[Any] = []  # working memory for a block of events
 
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:

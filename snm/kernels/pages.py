@@ -208,7 +208,8 @@ def find_link(wanted, place, n, at, links, spread):
     """The code of the link to a spread target among n sorted ones from links[place] on, or -1. `at` is a guess.
 
     A long row has more than LINE links. One line after another is looked at, the guess's first, and all of its links at
-    once: where a loop over them would end cannot be foretold. A quarter less time than one link after another.
+    once: where a loop over them would end cannot be foretold. A look-up takes an eighth less time than with one link
+    after another, a fifth less where all is in the cache.
     """
     last = place + n - LINE
     first = min(max(at & ~np.int64(LINE - 1), place), last)

@@ -106,7 +106,7 @@ def list_items(events, round, at, parents, shift, ends, work):
             for k in range(np.uint64(few)):
                 here = of_slot[k] != ABSENT
                 wanted = here & (ungated | (parent[k] != GONE))
-                state[k] = np.uint8(here) + np.uint8(wanted)
+                state[k] = np.uint8(here) + np.uint8(wanted)  # NEVER, GONE or, for now, HERE
                 listed[n], whose[n] = of_slot[k], slot + (k << _SLOT_BITS)
                 ends[of_slot[k] >> shift] += np.int64(wanted)
                 n += np.uint64(wanted)
