@@ -319,39 +319,50 @@ def gradients(
     return parts
 
 
-def train_event(
-    spec: FeatureSpec, counts: Counts, adjustment: Adjustment, context: Sentence, target: int,
-    order: Sequence[Feature], rate: float, leave_one_out: bool = True,
+def train_group(
+    spec: FeatureSpec, counts: Counts, adjustment: Adjustment, group: Sequence[tuple[Sentence, int, Sequence[Feature]]],
+    rate: float, leave_one_out: bool = True,
 ) -> None:  # fmt: skip
-    """One online step, feature after feature in `order`, by SGD or (two columns in the table) AdaGrad.
+    """Online steps for a group of events, each (context, target, features in order): by SGD or (two columns) AdaGrad.
+
+    All gradients are taken before the first step.
+    """
+    parts = [gradients(spec, counts, adjustment, context, target, leave_one_out) for context, target, _ in group]
+    for (_, target, order), of_event in zip(group, parts, strict=True):
+        for feature in order:
+            if feature in of_event:
+                _train_feature(counts, adjustment, feature, target, of_event[feature], rate, leave_one_out)
+
+
+def _train_feature(
+    counts: Counts, adjustment: Adjustment, feature: Feature, target: int,
+    parts: tuple[float, float], rate: float, leave_one_out: bool,
+) -> None:  # fmt: skip
+    """Steps of one feature's metafeatures.
 
     A conjunction that is the same metafeature in both parts of the gradient takes one step by the
     sum; otherwise the steps of the negative part come before those of the positive part.
     """
-    parts = gradients(spec, counts, adjustment, context, target, leave_one_out)
-    for feature in order:
-        if feature not in parts:
-            continue
-        g_n, g_p = parts[feature]
-        total, link = sum(counts[feature].values()), counts[feature][target]
-        if leave_one_out:
-            total -= 1
-        link_p = link - 1 if leave_one_out else link
-        at_n = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link)}
-        at_p = {}
-        if link_p:
-            at_p = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link_p)}
-        apart = []
-        for mask in dict.fromkeys([*at_n, *at_p]):
-            (slot_n, w_n), (slot_p, w_p) = at_n.get(mask, (None, 0.0)), at_p.get(mask, (None, 0.0))
-            if slot_n == slot_p or slot_p is None:
-                _step(adjustment.table, slot_n, g_n * w_n + g_p * w_p, rate)
-            else:
-                apart.append((slot_p, g_p * w_p))
-                if slot_n is not None:
-                    _step(adjustment.table, slot_n, g_n * w_n, rate)
-        for slot, g in apart:
-            _step(adjustment.table, slot, g, rate)
+    g_n, g_p = parts
+    total, link = sum(counts[feature].values()), counts[feature][target]
+    if leave_one_out:
+        total -= 1
+    link_p = link - 1 if leave_one_out else link
+    at_n = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link)}
+    at_p = {}
+    if link_p:
+        at_p = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link_p)}
+    apart = []
+    for mask in dict.fromkeys([*at_n, *at_p]):
+        (slot_n, w_n), (slot_p, w_p) = at_n.get(mask, (None, 0.0)), at_p.get(mask, (None, 0.0))
+        if slot_n == slot_p or slot_p is None:
+            _step(adjustment.table, slot_n, g_n * w_n + g_p * w_p, rate)
+        else:
+            apart.append((slot_p, g_p * w_p))
+            if slot_n is not None:
+                _step(adjustment.table, slot_n, g_n * w_n, rate)
+    for slot, g in apart:
+        _step(adjustment.table, slot, g, rate)
 
 
 def _step(table: np.ndarray, slot: int | None, gradient: float, rate: float) -> None:

@@ -22,6 +22,7 @@ from snm.corpus import Text
 from snm.counting import Counts
 from snm.errors import SettingsError
 from snm.features import Extractor
+from snm.learning import Learner, Plan
 from snm.metafeatures import BUCKETS, BUCKETS_A_LINE, MetafeatureSet
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
@@ -29,8 +30,8 @@ from snm.rows import RowIndex
 LOSSES = ("leave-one-out", "poisson", "multinomial")
 OPTIMISERS = ("adagrad", "sgd")
 FEATURES_LOOKED_AT = 1 << 29  # of events, by default; beyond, a sample is drawn (docs/estimation.md)
+MOST_SLOTS = 1 << 31  # places have 32 bits, and threads have copies of weights beyond
 DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
-NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class TrainingSettings:
             raise SettingsError(f"start is {self.start}; expected a number between -30 and 30")
         if self.loss == "multinomial" and self.events is not None:
             raise SettingsError("events are drawn from the training text; the multinomial loss has held-out text only")
-        if self.slots is not None and self.slots > 1 << 32:
-            raise SettingsError(f"slots is {self.slots}; the most is {1 << 32}")
+        if self.slots is not None and self.slots > MOST_SLOTS:
+            raise SettingsError(f"slots is {self.slots}; the most is {MOST_SLOTS}")
 
     def table_slots(self, links: int) -> int:
         """Slots of the table: as asked, made up to eights, or a power of two above half the links, 2^20 to 2^28."""
@@ -128,11 +129,15 @@ class Annotated(Protocol):
 class Adjustment:
     """A(i, j): the flat table of metafeature weights and what the kernels need to use it."""
 
-    def __init__(self, extractor: Extractor, settings: TrainingSettings, slots: int) -> None:
+    def __init__(self, extractor: Extractor, settings: TrainingSettings, slots: int, threads: int = 1) -> None:
+        """`threads`: how many may learn at once."""
         layout, types = extractor.layout, extractor.spec.types
         metafeatures = self.metafeatures = settings.metafeatures
-        self.plan = metafeatures.plan()
-        self.table = _aligned_zeros(slots, 2 if settings.optimiser == "adagrad" else 1)
+        self.plan, self.threads = metafeatures.plan(), threads
+        plain = Plan.of(metafeatures)
+        self._own_rows = 0 if plain is None else plain.own_rows(len(types))
+        self._all = _aligned_zeros(slots + threads * self._own_rows, 2 if settings.optimiser == "adagrad" else 1)
+        self.table = self._all[:slots]
         if settings.optimiser == "adagrad":
             self.table[:, 1] = settings.accumulator
         self._layout = layout
@@ -156,8 +161,12 @@ class Adjustment:
             np.uint64(layout.type_shift), np.uint64((1 << layout.type_bits) - 1), self._type_hashes,
             bucket_hashes("feature-count"), line_hashes(), *self._buckets, self.start,
             plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends, plan.lexical,
-            np.uint64(len(self.table)), self.table,
+            np.uint64(len(self.table)), self._all,
         )  # fmt: skip
+
+    def first_own_row(self, thread: int) -> int:
+        """Where a thread's own copies of weights begin in the kernels' table, see `snm.learning`."""
+        return len(self.table) + thread * self._own_rows
 
     def singles(self) -> np.ndarray:
         from snm.kernels import adjustment
@@ -260,23 +269,23 @@ class Annotations:
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
     ) -> float:
-        from snm.kernels.plain_training import trainer_of
-
-        tokens = self.text.tokens
-        train_events = trainer_of(adjustment.metafeatures)
+        tokens, threads = self.text.tokens, min(threads, adjustment.threads)
+        learner = Learner(
+            adjustment, self.extractor.n_slots, self.unigrams, settings.loss == "leave-one-out",
+            settings.learning_rate(), threads,
+        )  # fmt: skip
         losses: list[float] = []
 
         def work(block: tuple[int, int]) -> None:
             start, stop = block
             keys = self.extractor.keys(tokens, start, stop)
-            loss = train_events(
-                keys, tokens[start:stop], self.values[start:stop], self.unigrams, settings.loss == "leave-one-out",
-                settings.learning_rate(), adjustment.function, NO_GRADIENTS,
-            )  # fmt: skip
-            losses.append(loss)
+            losses.append(learner.learn(keys, tokens[start:stop], self.values[start:stop]))
             advance(stop - start)
 
-        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+        first, *others = self.extractor.blocks(0, len(tokens)) or [(0, 0)]
+        work(first)  # by one thread: each would make the large first steps of all, and added up they would be too large
+        parallel.run(work, others, threads)
+        learner.finish()
         return sum(losses) / max(1, self.text.events)
 
 

@@ -18,6 +18,7 @@ from snm.counting import Counter, Counts, unigram_counts
 from snm.errors import MissingExtra, SettingsError
 from snm.evaluation import perplexity
 from snm.features import Extractor, feature_family
+from snm.kernels.adjustment import EVENTS_TOGETHER
 from snm.kernels.counting import pack_count, unpack_count
 from snm.metafeatures import MetafeatureSet
 from snm.pages import ARRAYS, Pages, PageWriter
@@ -206,13 +207,14 @@ NAMES = [f"{len(m.masks())}masks-{m.link_buckets}" for m in METAFEATURES]
 class TestTraining:
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
     @pytest.mark.parametrize("metafeatures", METAFEATURES, ids=NAMES)
-    def test_single_steps_are_the_kernels(
+    def test_steps_of_a_group_are_the_kernels(
         self, device: Any, metafeatures: MetafeatureSet, loss: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By batches of one event, plain gradient descent is what the kernels do."""
-        monkeypatch.setattr(training, "SMALLEST_BATCH", 1)
+        """By batches as large as the kernels' groups, plain gradient descent is what they do."""
+        monkeypatch.setattr(training, "SMALLEST_BATCH", EVENTS_TOGETHER)
         monkeypatch.setattr(training, "BATCH_SHARE", 1 << 40)
         text = random_text(5, 5)
+        assert len(text.tokens) > 3 * EVENTS_TOGETHER
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser="sgd", rate=0.02)
         one, other = adjustments(extractor, settings, device)

@@ -13,7 +13,8 @@ from snm import reference
 from snm.corpus import Text
 from snm.counting import Counter, Counts, unigram_counts
 from snm.features import Extractor
-from snm.kernels.plain_training import trainer_of
+from snm.kernels.adjustment import EVENTS_TOGETHER
+from snm.learning import Learner
 from snm.metafeatures import MetafeatureSet
 from snm.rows import RowIndex
 from snm.training import Adjustment, Annotations, HeldOut, TrainingSettings, bucket_hashes
@@ -156,9 +157,8 @@ def kernel_gradients(
     keys = extractor.keys(tokens, 0, len(tokens))
     annotations = annotated(text, extractor)
     gradients = np.full((len(tokens), extractor.n_slots, 2), np.nan)
-    loss = trainer_of(made.metafeatures)(
-        keys, tokens, annotations.values, annotations.unigrams, leave_one_out, 0.0, made.function, gradients
-    )
+    learner = Learner(made, extractor.n_slots, annotations.unigrams, leave_one_out, rate=0.0)
+    loss = learner.learn(keys, tokens, annotations.values, gradients)
     events = []
     for k in np.flatnonzero(tokens != 0):
         used = [q for q in range(extractor.n_slots) if not np.isnan(gradients[k, q, 0])]
@@ -177,9 +177,14 @@ def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimise
     oracle = oracle_adjustment(extractor, metafeatures, made.table.copy())
     annotated(text, extractor).train(made, settings, 1, lambda n: None)
     counts = oracle_counts(text, extractor)
-    for context, target in reference.events(reference.to_sentences(text.tokens)):
-        order = sorted(reference.features_of(extractor.spec, context), key=lambda f: slot_order(extractor, context, f))
-        reference.train_event(extractor.spec, counts, oracle, context, target, order, 0.05, loss == "leave-one-out")
+    groups: dict[int, list[tuple[reference.Sentence, int, list[reference.Feature]]]] = {}
+    events = reference.events(reference.to_sentences(text.tokens))
+    for k, (context, target) in zip(np.flatnonzero(text.tokens != 0).tolist(), events, strict=True):
+        slots = {f: slot_order(extractor, context, f) for f in reference.features_of(extractor.spec, context)}
+        groups.setdefault(k // EVENTS_TOGETHER, []).append((context, target, sorted(slots, key=slots.__getitem__)))
+    for group in groups.values():
+        reference.train_group(extractor.spec, counts, oracle, group, 0.05, loss == "leave-one-out")
+    assert len(groups) > 3
     assert np.count_nonzero(oracle.table[:, 0]) > 300
     np.testing.assert_allclose(made.table, oracle.table, rtol=1e-5, atol=1e-6)
 

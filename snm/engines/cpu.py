@@ -60,7 +60,7 @@ class CpuEngine:
         )  # fmt: skip
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
-        return Adjustment(extractor, training, slots)
+        return Adjustment(extractor, training, slots, self.settings.threads)
 
     def pages(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> PageWriter:
         return PageWriter(writer, extractor, adjustment, self.settings.threads)

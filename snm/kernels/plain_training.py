@@ -1,8 +1,9 @@
 """Leave-one-out training without weights: a kernel for each set of metafeatures.
 
 What `snm.kernels.adjustment.train_weighted` does for any set, where counts have one bucket each, so that no conjunction
-has a weight: 1.4 times as fast for the default set, on one thread to the same bits. Several threads have some weights
-each for itself while they work on a block of events.
+has a weight: half the time for the default set. All features of a group of events stand in one list, and each step of
+the work is a loop over that list: an event's own loops, three features long on average, end where no processor expects
+it. While a group is learned from, the weights of the next are fetched.
 """
 
 import math
@@ -13,37 +14,134 @@ import numpy as np
 from numba import njit
 
 from snm.kernels.adjustment import (
+    EVENTS_TOGETHER,
     bounded_exp,
-    counts_of,
-    factors_of,
     floor_log2,
-    link_bucket,
+    half_bucket,
     link_code,
     take_step,
     target_hash,
-    train_weighted,
 )  # fmt: skip
+from snm.kernels.counting import unpack_count
 from snm.kernels.extraction import ABSENT
-from snm.kernels.hashing import FEATURE_SALT, helper, mix64, slot_of
+from snm.kernels.hashing import FEATURE_SALT, helper, mix64, slot_of, summing_helper
 from snm.kernels.memory import prefetch
-from snm.metafeatures import BUCKETS, MetafeatureSet
-
-FEATURE, TYPE, COUNT, TARGET = 1, 2, 4, 8  # units of a conjunction, see `snm.metafeatures.UNITS`
-NOWHERE = np.uint32(0xFFFFFFFF)
-LANES = 8  # exponents that are raised together, a multiple of any machine's
-EVENTS_AHEAD = 7  # events whose places are known and asked for before one is learned from
+from snm.kernels.vectors import move_weights
+from snm.learning import COUNT, COUNTS, FEATURE, TARGET, TYPE, Plan
+from snm.metafeatures import BUCKETS
 
 
-class Plan(NamedTuple):
-    """Of the conjunctions without, and of those with a link count, the units each holds, as bits, and how often.
+class Group(NamedTuple):
+    """The features of a group of events, [0] and [1] in turns: one is learned from, the next made ready."""
 
-    Constants to LLVM, which writes out all loops over them.
+    begin: np.ndarray  # (2, EVENTS_TOGETHER + 1) where each event's begin; the first is the empty one
+    event: np.ndarray  # (2, features) uint64: of the group
+    slot: np.ndarray  # uint64
+    key: np.ndarray
+    target: np.ndarray  # its hash
+    total: np.ndarray
+    link: np.ndarray
+    negative: np.ndarray  # the two parts of the gradient, first their factors
+    positive: np.ndarray
+    apart: np.ndarray  # bool: the positive part has other weights
+    place: np.ndarray  # (2, features, conjunctions) without a link count, with it, with that of the positive part
+    exponents: np.ndarray  # (2, features) A of both parts
+    targets: np.ndarray  # (EVENTS_TOGETHER,) the targets' hashes
+    sums: np.ndarray  # y'
+    pull: np.ndarray  # what the positive parts are multiplied by
+
+
+def make_group(slots: int, plan: Plan) -> Group:
+    """Working memory for one thread."""
+    features, events = EVENTS_TOGETHER * slots + 1, EVENTS_TOGETHER
+    kinds = (np.uint64,) * 4 + (np.int64,) * 2 + (np.float64,) * 2 + (np.bool_,)
+    return Group._make(
+        [
+            np.zeros((2, events + 1), np.int64),
+            *(np.zeros((2, features), kind) for kind in kinds),
+            np.zeros((2, features, len(plan.bare) + 2 * len(plan.linked)), np.uint32),
+            np.zeros((2, features)),
+            np.zeros(events, np.uint64),
+            np.zeros(events),
+            np.zeros(events),
+        ]
+    )
+
+
+@helper
+def is_common(units):
+    """Whether features of all kinds and targets have this weight."""
+    return not units & (FEATURE | TARGET)
+
+
+@helper
+def ask(i, units, table, plan, places):
+    """Ask for those weights of feature i that hold these units, of FEATURE and TARGET.
+
+    Weights of a feature with a target are the coldest, and are asked for in a loop of their own: a fetch first finds
+    its page, and a processor looks ahead over a few hundred instructions, so that few are under way where there is work
+    between them. Others are asked for while the group before is learned from. Those of neither are the thread's own,
+    and those of the positive part mostly lie in the same lines.
     """
+    for c in range(len(plan.bare)):
+        if plan.bare[c] & (FEATURE | TARGET) == units:
+            prefetch(table, places[i, c])
+    for c in range(len(plan.linked)):
+        if plan.linked[c] & (FEATURE | TARGET) == units:
+            prefetch(table, places[i, len(plan.bare) + c])
 
-    bare: tuple[int, ...]
-    bare_times: tuple[float, ...]
-    linked: tuple[int, ...]
-    linked_times: tuple[float, ...]
+
+@helper
+def ask_for_coldest(n, table, plan, places):
+    for i in range(n):
+        ask(i, FEATURE | TARGET, table, plan, places)
+
+
+@helper
+def list_features(start, stop, keys, annotations, least, g, b):
+    """List the features of the events [start, stop) that were seen more than `least` times; return how many."""
+    begin, event, slot = g.begin[b], g.event[b], g.slot[b]
+    n = 0
+    for k in range(start, stop):
+        begin[k - start] = n
+        if keys[0, k] == ABSENT:
+            continue
+        event[n], slot[n] = k - start, 0
+        n += 1
+        for q in range(annotations.shape[1]):
+            event[n], slot[n] = k - start, q + 1
+            n += np.int64(annotations[k, q] >> np.uint32(16) > least)
+    begin[stop - start :] = n
+    return n
+
+
+@helper
+def count_features(n, start, stop, keys, words, annotations, unigrams, leave_one_out, g, b):
+    """Keys, targets and counts, the event left out of the feature's, and the factors of both parts."""
+    begin, event, slot, key, target, targets = g.begin[b], g.event[b], g.slot[b], g.key[b], g.target[b], g.targets
+    total, link, negative, positive = g.total[b], g.link[b], g.negative[b], g.positive[b]
+    for k in range(start, stop):
+        targets[k - start] = target_hash(words[k])
+    for i in range(n):
+        k, q = np.uint64(start) + event[i], slot[i]
+        key[i], target[i] = keys[q, k], targets[event[i]]
+        packed = annotations[k, max(q, np.uint64(1)) - np.uint64(1)] if annotations.shape[1] else np.uint32(0)
+        total[i] = unpack_count(packed >> np.uint32(16))
+        link[i] = unpack_count(packed & np.uint32(0xFFFF))
+    for k in range(start, stop):
+        i = begin[k - start]
+        if i < begin[k - start + 1]:
+            total[i], link[i] = unigrams.total, unigrams.counts[words[k]]
+    if leave_one_out:
+        for i in range(n):
+            total[i] -= 1
+            share = 1.0 / total[i]
+            negative[i] = (total[i] + 1 - link[i]) * share
+            positive[i] = (link[i] - 1) * share
+    else:
+        for i in range(n):
+            negative[i] = 1.0
+            positive[i] = link[i] / total[i]
 
 
 @helper
@@ -60,225 +158,239 @@ def hash_of(units, feature, kind, count, target):
     return h
 
 
-class Own(NamedTuple):
-    """A thread's own copies of the weights that every event moves: threads that write to one line wait for each other.
-
-    Those are the empty feature's without the target, BUCKETS rows for each conjunction: half octaves of 32 bits.
-    """
-
-    table: np.ndarray  # (rows, 1 or 2) float32
-    before: np.ndarray  # (rows, 1 or 2) float32: as it was in the shared table
-    places: np.ndarray  # (rows,) uint32: where it was there, NOWHERE for what is not in use
-
-
-@njit(nogil=True, cache=True)
-def make_own(rows, columns):
-    tables = np.zeros((rows, columns), np.float32), np.zeros((rows, columns), np.float32)
-    return Own(tables[0], tables[1], np.full(rows, NOWHERE))
+@helper
+def bucket_of(link, a):
+    return np.uint64(half_bucket(link) if a.link_halved else floor_log2(link))
 
 
 @helper
-def is_own(units, empty):
-    """Whether a weight is one of those; it is no other feature's then, whose type is another."""
-    return empty and units & (FEATURE | TYPE) and not units & TARGET
+def common_row(nth, units, kind, count, kinds):
+    """First of the BUCKETS rows of the nth common conjunction; see `Plan.own_rows`."""
+    row = np.uint64(nth) * kinds
+    if units & TYPE:
+        row += kind
+    row *= np.uint64(COUNTS)
+    if units & COUNT:
+        row += count
+    return row * np.uint64(BUCKETS)
 
 
 @helper
-def borrow(row, place, a, own):
-    own.places[row] = place
-    for column in range(a.table.shape[1]):
-        own.before[row, column] = own.table[row, column] = a.table[place, column]
-
-
-@helper
-def give_back(a, own):
-    """Add to what was borrowed what has been learned of it; another thread may have done so meanwhile."""
-    for row in range(len(own.places)):
-        place = own.places[row]
-        if place != NOWHERE:
-            for column in range(a.table.shape[1]):
-                shared, before, now = a.table[place, column], own.before[row, column], own.table[row, column]
-                a.table[place, column] = now if shared == before else shared + (now - before)
-
-
-@helper
-def put(i, at, c, units, bucket, h, code, empty, a, own, place_of):
-    """Write where the weight of conjunction c lies to place_of[i, at], and ask for it."""
-    place = np.uint32(slot_of(h, a.slots)) ^ code
-    if is_own(units, empty):
-        row = c * BUCKETS + bucket
-        if own.places[row] == NOWHERE:
-            borrow(row, place, a, own)
-        place_of[i, at] = row
-    else:
-        place_of[i, at] = place
-        prefetch(a.table, place)
-
-
-@helper
-def place(i, key, empty, target, total, link, link_p, a, plan, own, place_of):
-    """Where all conjunctions of link i lie, those of the positive part last; return whether these are others.
-
-    Without branches, here and in `predict`: they cannot be foretold, and to be wrong about one costs more than what
-    it would save. `empty` is a constant for LLVM.
-    """
+def place_features(n, leave_one_out, first, a, plan, g, b):
+    """Where all weights of the features lie; see `Group.place`. The thread's own are in the table from `first` on."""
     n_bare, n_linked = len(plan.bare), len(plan.linked)
-    feature = mix64(key ^ FEATURE_SALT)
-    kind = a.type_hashes[(key >> a.type_shift) & a.type_mask]
-    count = a.count_hashes[floor_log2(total)]
-    bucket = link_bucket(link, a)[0]
-    bucket_p = link_bucket(link_p if link_p > 0 else link, a)[0]
-    line, line_p = a.line_hashes[bucket >> a.line_shift], a.line_hashes[bucket_p >> a.line_shift]
-    code, code_p = link_code(bucket, a), link_code(bucket_p, a)
-    for c in range(n_bare):
-        h = hash_of(plan.bare[c], feature, kind, count, target)
-        put(i, c, c, plan.bare[c], 0, h, np.uint32(0), empty, a, own, place_of)
-    for c in range(n_linked):
-        at, units = n_bare + c, plan.linked[c]
-        h = hash_of(units, feature, kind, count, target)
-        put(i, at, at, units, bucket, h ^ line, code, empty, a, own, place_of)
-        put(i, at + n_linked, at, units, bucket_p, h ^ line_p, code_p, empty, a, own, place_of)
-    return bucket_p != bucket
-
-
-@helper
-def theta(place, units, empty, a, own):
-    return own.table[place, 0] if is_own(units, empty) else a.table[place, 0]
-
-
-@helper
-def predict(i, empty, place_of, a, plan, own):
-    """A of both parts."""
-    n_bare, n_linked = len(plan.bare), len(plan.linked)
-    negative = a.start
-    for c in range(n_bare):
-        negative += plan.bare_times[c] * theta(place_of[i, c], plan.bare[c], empty, a, own)
-    positive = negative
-    for c in range(n_linked):
-        at, units, times = n_bare + c, plan.linked[c], plan.linked_times[c]
-        negative += times * theta(place_of[i, at], units, empty, a, own)
-        positive += times * theta(place_of[i, at + n_linked], units, empty, a, own)
-    return negative, positive
-
-
-@helper
-def raise_all(exponents):
-    """exp() of all numbers, as many at a time as the machine has lanes for."""
-    for i in range(len(exponents)):
-        exponents[i] = bounded_exp(exponents[i])
-
-
-@helper
-def move(place, units, empty, gradient, rate, a, own):
-    if is_own(units, empty):
-        take_step(place, gradient, rate, own.table)
-    else:
-        take_step(place, gradient, rate, a.table)
-
-
-@helper
-def step(i, empty, place_of, apart, g_n, g_p, rate, a, plan, own):
-    n_bare, n_linked = len(plan.bare), len(plan.linked)
-    for c in range(n_bare):
-        move(place_of[i, c], plan.bare[c], empty, g_n + g_p, rate, a, own)
-    shared = g_n if apart else g_n + g_p
-    for c in range(n_linked):
-        move(place_of[i, n_bare + c], plan.linked[c], empty, shared, rate, a, own)
-    if apart:
+    keys, totals, links, targets, apart, places = g.key[b], g.total[b], g.link[b], g.target[b], g.apart[b], g.place[b]
+    less, shift = np.int64(leave_one_out), np.uint64(a.line_shift)
+    common, kinds = np.uint64(first + (n_bare + n_linked) * BUCKETS), np.uint64(len(a.type_hashes))
+    for i in range(n):
+        key, target, link = keys[i], targets[i], links[i]
+        kind_at, count_at = (key >> a.type_shift) & a.type_mask, np.uint64(floor_log2(totals[i]))
+        feature, kind, count = mix64(key ^ FEATURE_SALT), a.type_hashes[kind_at], a.count_hashes[count_at]
+        bucket, bucket_p = bucket_of(link, a), bucket_of(max(link - less, 1), a)
+        apart[i] = bucket != bucket_p
+        line, code = a.line_hashes[bucket >> shift], link_code(bucket, a)
+        other = code ^ link_code(bucket_p, a)
+        nth = 0
+        for c in range(n_bare):
+            if is_common(plan.bare[c]):
+                places[i, c] = common + common_row(nth, plan.bare[c], kind_at, count_at, kinds)
+                nth += 1
+            else:
+                h = hash_of(plan.bare[c], feature, kind, count, target)
+                places[i, c] = slot_of(h, a.slots)
         for c in range(n_linked):
-            move(place_of[i, n_bare + n_linked + c], plan.linked[c], empty, g_p, rate, a, own)
+            at = n_bare + c
+            if is_common(plan.linked[c]):
+                row = common + common_row(nth, plan.linked[c], kind_at, count_at, kinds)
+                places[i, at], places[i, at + n_linked] = row + bucket, row + bucket_p
+                nth += 1
+            else:
+                place = np.uint32(slot_of(hash_of(plan.linked[c], feature, kind, count, target) ^ line, a.slots)) ^ code
+                places[i, at], places[i, at + n_linked] = place, place ^ other
+        if (bucket ^ bucket_p) >> shift:  # another line, which is rare
+            line = a.line_hashes[bucket_p >> shift]
+            for c in range(n_linked):
+                if not is_common(plan.linked[c]):
+                    h = hash_of(plan.linked[c], feature, kind, count, target) ^ line
+                    places[i, n_bare + n_linked + c] = np.uint32(slot_of(h, a.slots)) ^ code ^ other
 
 
 @helper
-def choose(k, annotations, least, slot, i):
-    """Write the slots of event k whose features were seen more than `least` times to slot[i] and on.
+def place_empty_features(events, leave_one_out, first, a, plan, g, b):
+    """The empty feature's weights without the target are the thread's own, too."""
+    n_bare, n_linked = len(plan.bare), len(plan.linked)
+    begin, link, places = g.begin[b], g.link[b], g.place[b]
+    for k in range(events):
+        i = begin[k]
+        if i == begin[k + 1]:
+            continue
+        bucket, bucket_p = bucket_of(link[i], a), bucket_of(max(link[i] - np.int64(leave_one_out), 1), a)
+        for c in range(n_bare):
+            if plan.bare[c] & FEATURE and not plan.bare[c] & TARGET:
+                places[i, c] = first + c * BUCKETS
+        for c in range(n_linked):
+            if plan.linked[c] & FEATURE and not plan.linked[c] & TARGET:
+                at = n_bare + c
+                row = np.uint64(first + at * BUCKETS)
+                places[i, at], places[i, at + n_linked] = row + bucket, row + bucket_p
 
-    Returns where they end. The empty feature is the first of them.
+
+@helper
+def predict(n, ahead, a, plan, g, b):
+    """A of both parts of `n` features; weights of `ahead` features of the next group are asked for."""
+    n_bare, n_linked = len(plan.bare), len(plan.linked)
+    places, next_places, negative, positive = g.place[b], g.place[1 - b], g.exponents[0], g.exponents[1]
+    for i in range(n):
+        a_n = a.start
+        for c in range(n_bare):
+            a_n += plan.bare_times[c] * a.table[places[i, c], 0]
+        a_p = a_n
+        for c in range(n_linked):
+            a_n += plan.linked_times[c] * a.table[places[i, n_bare + c], 0]
+            a_p += plan.linked_times[c] * a.table[places[i, n_bare + n_linked + c], 0]
+        negative[i], positive[i] = a_n, a_p
+        if i < ahead:
+            ask(i, FEATURE, a.table, plan, next_places)
+    for i in range(n, ahead):
+        ask(i, FEATURE, a.table, plan, next_places)
+
+
+@helper
+def raise_all(n, exponents, factors):
+    """Multiply by exp() of all exponents, as many at a time as the machine has lanes for."""
+    for i in range(n):
+        factors[i] *= bounded_exp(exponents[i])
+
+
+@summing_helper
+def sum_of(n, numbers):
+    total = 0.0
+    for i in range(n):
+        total += numbers[i]
+    return total
+
+
+@helper
+def find_gradients(n, leave_one_out, product, g, b):
+    """Make the parts those of the gradient; return the loss without the logarithms, and what they are to be taken of.
+
+    `product` is of predictions whose logarithm is not taken yet.
     """
-    slot[i] = 0
-    i += 1
-    for q in range(annotations.shape[1]):
-        slot[i] = q + 1
-        i += np.int64(annotations[k, q] >> np.uint32(16) > least)
-    return i
+    event, negative, positive, sums, pull = g.event[b], g.negative[b], g.positive[b], g.sums, g.pull
+    loss = sum_of(n, negative)
+    if leave_one_out:
+        loss += sum_of(n, positive)
+    sums[:] = 0.0
+    for i in range(n):
+        sums[event[i]] += positive[i]
+    for k in range(EVENTS_TOGETHER):
+        pull[k] = 0.0
+        if sums[k] > 0.0:
+            product *= sums[k]
+            if not 1e-200 < product < 1e200:
+                loss -= math.log(product)
+                product = 1.0
+            # without leave-one-out `negative` has the whole first term of the gradient
+            pull[k] = (1.0 if leave_one_out else 0.0) - 1.0 / sums[k]
+    for i in range(n):
+        positive[i] *= pull[event[i]]
+    return loss, product
+
+
+@helper
+def write_gradients(n, start, gradients, g, b):
+    for i in range(n):
+        of_event = gradients[start + g.event[b, i]]
+        of_event[g.slot[b, i], 0], of_event[g.slot[b, i], 1] = g.negative[b, i], g.positive[b, i]
+
+
+@helper
+def step(n, ahead, rate, a, plan, g, b):
+    """A step of all weights of `n` features, by SGD, or by AdaGrad where the table has a second column.
+
+    Weights of `ahead` features of the next group are asked for.
+    """
+    n_bare, n_linked = len(plan.bare), len(plan.linked)
+    negative, positive, apart = g.negative[b], g.positive[b], g.apart[b]
+    places, next_places = g.place[b], g.place[1 - b]
+    for i in range(n):
+        alone, far = np.float32(negative[i]), np.float32(positive[i])
+        both = np.float32(negative[i] + positive[i])
+        near = alone if apart[i] else both
+        if i < ahead:
+            ask(i, TARGET, a.table, plan, next_places)
+        if a.table.shape[1] == 2:
+            move_weights(a.table, places, i, 0, plan.bare, plan.linked, rate, both, near)
+            if apart[i]:
+                move_weights(a.table, places, i, n_bare + n_linked, plan.linked, (), rate, far, far)
+        else:
+            for c in range(n_bare + n_linked):
+                take_step(places[i, c], both if c < n_bare else near, rate, a.table)
+            for c in range(n_linked if apart[i] else 0):
+                take_step(places[i, n_bare + n_linked + c], far, rate, a.table)
+    for i in range(n, ahead):
+        ask(i, TARGET, a.table, plan, next_places)
 
 
 @cache
-def _plain_trainer(plan):
-    """`train_weighted` for one plan."""
-    width, rows = len(plan.bare) + 2 * len(plan.linked), (len(plan.bare) + len(plan.linked)) * BUCKETS
+def plain_trainer(plan: Plan) -> Any:
+    """`train_weighted` for one plan. The thread's own weights lie in the table from `first` on."""
 
     @njit(nogil=True, cache=True)
-    def train_plainly(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
-        slots, events = keys.shape
-        most = (EVENTS_AHEAD + 1) * slots  # event k has the places from k % (EVENTS_AHEAD + 1) * slots on
-        place_of, apart = np.zeros((most, width), np.uint32), np.zeros(most, np.bool_)
-        negative, positive, slot = np.zeros(most), np.zeros(most), np.zeros(most + 1, np.int64)
-        factors = np.zeros(2 * slots + LANES)
-        ends = np.zeros(EVENTS_AHEAD + 1, np.int64)
-        own = make_own(rows, a.table.shape[1])
+    def train_plainly(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients, first, g):
+        events = len(words)
         least = np.uint32(1 if leave_one_out else 0)
-        rate, loss, product = np.float32(rate), 0.0, 1.0  # of predictions whose logarithm is not taken yet
-        for ahead in range(events + EVENTS_AHEAD):
-            if ahead < events:
-                first = last = ahead % (EVENTS_AHEAD + 1) * slots
-                if keys[0, ahead] != ABSENT and unigrams.total > least:
-                    last = choose(ahead, annotations, least, slot, first)
-                target = target_hash(words[ahead])
-                for i in range(first, last):
-                    total, link = counts_of(ahead, slot[i], words, annotations, unigrams)
-                    total, link_p, negative[i], positive[i] = factors_of(total, link, leave_one_out)
-                    key = keys[slot[i], ahead]
-                    if i == first:
-                        apart[i] = place(i, key, True, target, total, link, link_p, a, plan, own, place_of)
-                    else:
-                        apart[i] = place(i, key, False, target, total, link, link_p, a, plan, own, place_of)
-                ends[ahead % (EVENTS_AHEAD + 1)] = last
-            k = ahead - EVENTS_AHEAD
-            if k < 0:
-                continue
-            first, last = k % (EVENTS_AHEAD + 1) * slots, ends[k % (EVENTS_AHEAD + 1)]
-            n = last - first
-            if n > 0:
-                factors[0], factors[1] = predict(first, True, place_of, a, plan, own)
-            for i in range(1, n):
-                factors[2 * i], factors[2 * i + 1] = predict(first + i, False, place_of, a, plan, own)
-            raise_all(factors[: -(-2 * n // LANES) * LANES])
-            predicted = 0.0
-            for i in range(n):
-                negative[first + i] *= factors[2 * i]
-                positive[first + i] *= factors[2 * i + 1]
-                predicted += positive[first + i]
-            pull = 0.0
-            if predicted > 0.0:
-                product *= predicted
-                if not 1e-200 < product < 1e200:
-                    loss -= math.log(product)
-                    product = 1.0
-                # without leave-one-out `negative` has the whole first term of the gradient
-                pull = (1.0 if leave_one_out else 0.0) - 1.0 / predicted
-            for i in range(first, last):
-                loss += negative[i] + (positive[i] if leave_one_out else 0.0)
-                positive[i] *= pull
-                if len(gradients):
-                    gradients[k, slot[i], 0] = negative[i]
-                    gradients[k, slot[i], 1] = positive[i]
-                if rate > 0.0:
-                    if i == first:
-                        step(i, True, place_of, apart[i], negative[i], positive[i], rate, a, plan, own)
-                    else:
-                        step(i, False, place_of, apart[i], negative[i], positive[i], rate, a, plan, own)
-        give_back(a, own)
+        if unigrams.total <= least:
+            return 0.0
+        rate, loss, product, n = np.float32(rate), 0.0, 1.0, np.int64(0)
+        for start in range(0, events + EVENTS_TOGETHER, EVENTS_TOGETHER):
+            stop, b, ahead = min(start + EVENTS_TOGETHER, events), start // EVENTS_TOGETHER & 1, np.int64(0)
+            if start < events:
+                ahead = list_features(start, stop, keys, annotations, least, g, b)
+                count_features(ahead, start, stop, keys, words, annotations, unigrams, leave_one_out, g, b)
+                place_features(ahead, leave_one_out, first, a, plan, g, b)
+                place_empty_features(stop - start, leave_one_out, first, a, plan, g, b)
+                ask_for_coldest(ahead, a.table, plan, g.place[b])
+            b = 1 - b
+            predict(n, ahead, a, plan, g, b)
+            raise_all(n, g.exponents[0], g.negative[b])
+            raise_all(n, g.exponents[1], g.positive[b])
+            more, product = find_gradients(n, leave_one_out, product, g, b)
+            loss += more
+            if len(gradients):
+                write_gradients(n, start - EVENTS_TOGETHER, gradients, g, b)
+            if rate > 0.0:
+                step(n, ahead, rate, a, plan, g, b)
+            n = ahead
         return loss - math.log(product)
 
     return train_plainly
 
 
-def trainer_of(metafeatures: MetafeatureSet) -> Any:
-    """`train_weighted`, or what does the same faster where no conjunction has a weight."""
-    doubled = "double" in (metafeatures.feature_buckets, metafeatures.link_buckets)
-    plan = metafeatures.plan()
-    bare, units, times = int(plan.ends[0]), plan.units(), tuple(plan.multiplicity.tolist())
-    if doubled or not 0 < bare < len(units):
-        return train_weighted
-    return _plain_trainer(Plan(units[:bare], times[:bare], units[bare:], times[bare:]))
+@njit(nogil=True, cache=True)
+def borrow(table, own):
+    """Copy the shared weights to a thread's own."""
+    for i in range(len(own.rows)):
+        for column in range(table.shape[1]):
+            shared = table[own.places[i], column]
+            own.before[i, column] = table[own.first + own.rows[i], column] = shared
+
+
+@njit(nogil=True, cache=True)
+def exchange(table, own):
+    """Add what a thread has learned to the shared weights, and take over what others have added to them.
+
+    A step of AdaGrad's is shorter, the more steps there were before: so is one that others were ahead of.
+    """
+    for i in range(len(own.rows)):
+        row, place = own.first + own.rows[i], own.places[i]
+        share = np.float32(1)
+        if table.shape[1] == 2:
+            seen = table[row, 1]
+            table[row, 1] = seen + (table[place, 1] - own.before[i, 1])
+            share = np.sqrt(seen / table[row, 1])
+            table[place, 1] = own.before[i, 1] = table[row, 1]
+        shared, before = table[place, 0], own.before[i, 0]
+        if shared != before:
+            table[row, 0] = shared + share * (table[row, 0] - before)
+        table[place, 0] = own.before[i, 0] = table[row, 0]

@@ -154,3 +154,59 @@ def sum_columns(typing_context, sums, columns, weights, slot, start, length, wid
         return context.get_dummy_value()
 
     return types.void(sums, columns, weights, slot, types.float32, length, width), generate
+
+
+@intrinsic
+def move_weights(typing_context, table, places, row, column, first, second, rate, of_first, of_second):
+    """AdaGrad's steps of as many weights as `first` has members by the gradient `of_first`, then likewise `second`.
+
+    Their places stand in places[row] from `column` on; the table has two columns, the weights and the sums of squares.
+    Four at a time, which share a root and a division: with one after another these take a third of an event's time.
+    """
+
+    def generate(context, builder, signature, arguments):
+        weights = _data(context, builder, signature, arguments, 0)
+        column = context.cast(builder, arguments[3], signature.args[3], types.intp)
+        listed = builder.gep(_row(context, builder, signature, arguments, 1), [column])
+        gradients = [arguments[7]] * len(first) + [arguments[8]] * len(second)
+        for at in range(0, len(gradients), 4):
+            _move_four(builder, weights, builder.gep(listed, [_LONG(at)]), gradients[at : at + 4], arguments[6])
+        return context.get_dummy_value()
+
+    real = types.float32
+    return types.void(table, places, row, column, first, second, real, real, real), generate
+
+
+def _move_four(builder, table, places, gradients, rate):
+    """The same for up to four weights. Lanes that are left over repeat others and are not stored."""
+    four, pair = ir.VectorType(_FLOAT, 4), ir.VectorType(_FLOAT, 2)
+
+    def shuffled(a, b, *order):
+        return builder.shuffle_vector(
+            a, b, ir.Constant(ir.VectorType(_NUMBER, len(order)), [_NUMBER(i) for i in order])
+        )
+
+    def vector(numbers):
+        made = ir.Constant(four, ir.Undefined)
+        for i in range(4):
+            made = builder.insert_element(made, numbers[i % len(numbers)], _NUMBER(i))
+        return made
+
+    pointers, pairs = [], []
+    for i in range(len(gradients)):
+        place = builder.zext(builder.load(builder.gep(places, [_LONG(i)])), _LONG)
+        pointers.append(builder.bitcast(builder.gep(table, [builder.shl(place, _LONG(1))]), pair.as_pointer()))
+    for pointer in pointers:
+        pairs.append(builder.load(pointer))
+        pairs[-1].align = 4
+    low, high = (shuffled(pairs[i % len(pairs)], pairs[(i + 1) % len(pairs)], 0, 1, 2, 3) for i in (0, 2))
+    theta, seen = shuffled(low, high, 0, 2, 4, 6), shuffled(low, high, 1, 3, 5, 7)
+    gradient = vector(gradients)
+    seen = builder.fadd(seen, builder.fmul(gradient, gradient))
+    square_root = cgutils.get_or_insert_function(builder.module, ir.FunctionType(four, [four]), "llvm.sqrt.v4f32")
+    step = builder.fdiv(builder.fmul(vector([rate]), gradient), builder.call(square_root, [seen]))
+    theta = builder.fsub(theta, step)
+    low, high = shuffled(theta, seen, 0, 4, 1, 5), shuffled(theta, seen, 2, 6, 3, 7)
+    for i, pointer in enumerate(pointers):
+        half = high if i >= 2 else low
+        builder.store(shuffled(half, half, i % 2 * 2, i % 2 * 2 + 1), pointer).align = 4

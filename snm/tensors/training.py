@@ -1,8 +1,8 @@
 """The adjustment function on a device: its table, the events that it is learned from, and rows of M.
 
-`snm.kernels.adjustment` takes a step after every event. A device takes a batch of events at once: their gradients are
-added up slot by slot, and each slot takes one step by its sum. Batches are small at first, so that what all events
-share is learned from the first thousands of them, as it is on a CPU.
+`snm.kernels.adjustment` takes the steps of sixteen events one after another. A device takes a batch of events at once:
+their gradients are added up slot by slot, and each slot takes one step by its sum. Batches are small at first, so that
+what all events share is learned from the first thousands of them, as it is on a CPU.
 """
 
 from __future__ import annotations
