@@ -17,7 +17,8 @@ from snm.metafeatures import BUCKETS, FLOOR_CODES, MetafeatureSet, half_octave
 
 FEATURE, TYPE, COUNT, TARGET = 1, 2, 4, 8  # units of a conjunction, see `snm.metafeatures.UNITS`
 COUNTS = BUCKETS + 1  # with BUCKETS, types would lie whole pages apart, which a processor takes for the same place
-EVENTS_ALONE = 8192  # that a thread learns from between two exchanges, or an eighth of all that it has learned from
+EVENTS_OF_ONE = 1 << 14  # that one thread learns from first: each would make the same large first steps
+EVENTS_ALONE = 2048  # that a thread learns from between two exchanges, at least
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
 
@@ -131,7 +132,7 @@ class Learner:
                 borrow(self._table, thread.own)
             loss: float = self._learn(keys, words, annotations, *self._how, gradients, *thread.more)
             thread.events += len(words)
-            if thread.own is not None and thread.events - thread.exchanged >= min(EVENTS_ALONE, thread.events // 8):
+            if thread.own is not None and thread.events - thread.exchanged >= EVENTS_ALONE:
                 exchange(self._table, thread.own)
                 thread.exchanged = thread.events
         finally:

@@ -217,7 +217,7 @@ class TestTraining:
         assert len(text.tokens) > 3 * EVENTS_TOGETHER
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser="sgd", rate=0.02)
-        one, other = adjustments(extractor, settings, device)
+        one, other = adjustments(extractor, settings, device, 1 << 22)  # few fall onto one: copies would be two
         before = one.weights()
         losses = (
             annotated(text, extractor).train(one, settings, 1, lambda n: None),
