@@ -18,7 +18,7 @@ from snm.metafeatures import BUCKETS, FLOOR_CODES, MetafeatureSet, half_octave
 FEATURE, TYPE, COUNT, TARGET = 1, 2, 4, 8  # units of a conjunction, see `snm.metafeatures.UNITS`
 COUNTS = BUCKETS + 1  # with BUCKETS, types would lie whole pages apart, which a processor takes for the same place
 EVENTS_OF_ONE = 1 << 14  # that one thread learns from first: each would make the same large first steps
-EVENTS_ALONE = 2048  # that a thread learns from between two exchanges, at least
+EVENTS_ALONE = 4096  # that a thread learns from between two exchanges, at least
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
 
@@ -74,9 +74,10 @@ def own_weights(plan: Plan, total: int, a: Any) -> tuple[np.ndarray, np.ndarray]
     rows: list[int] = []
     places: list[int] = []
 
-    def add(row: int, h: int, linked: bool) -> None:
-        """A conjunction for all buckets of the link count that there may be."""
-        for bucket, (line, code) in enumerate(lines if linked else [(0, 0)]):
+    def add(row: int, h: int, linked: bool, most: int) -> None:
+        """A conjunction for all buckets of the link count that there may be: of counts up to `most`."""
+        last = half_octave(most) if a.link_halved else most.bit_length() - 1
+        for bucket, (line, code) in enumerate(lines[: last + 1] if linked else [(0, 0)]):
             rows.append(row + bucket)
             places.append(((h ^ line) >> 32) * slots >> 32 ^ code)
 
@@ -87,12 +88,12 @@ def own_weights(plan: Plan, total: int, a: Any) -> tuple[np.ndarray, np.ndarray]
             for kind, of_kind in enumerate(kinds if units & TYPE else [0]):
                 for count, of_count in enumerate(counts if units & COUNT else [0]):
                     row = len(all_units) + (nth * len(kinds) + kind) * COUNTS + count
-                    add(row * BUCKETS, of_kind ^ of_count, linked)
+                    add(row * BUCKETS, of_kind ^ of_count, linked, 2 << count if units & COUNT else total + 1)
             nth += 1
         elif not units & TARGET:
             h = int(mix64(EMPTY_KEY ^ FEATURE_SALT))
             h ^= (kinds[0] if units & TYPE else 0) ^ (counts[largest] if units & COUNT else 0)
-            add(c * BUCKETS, h, linked)
+            add(c * BUCKETS, h, linked, total + 1)
     return np.array(rows, np.int64), np.array(places, np.int64)
 
 

@@ -54,6 +54,9 @@ class Explanation:
 
 
 IDS = np.dtype(np.uint32)  # of word ids and states
+INDICES = np.dtype(np.int64)
+_PLAIN = 0x501  # flags of arrays that kernels take as they are: contiguous, aligned, writeable
+_empty = np.empty
 _WHOLE_SENTENCES = "a model of this kind scores whole sentences; SNM and backoff models go word by word"
 
 
@@ -139,7 +142,7 @@ class LanguageModel(ABC):
 
     def state_array(self, states: Sequence[bytes]) -> np.ndarray:
         """States as the rows of an array, for `steps` and `expand`. (n, width) uint32"""
-        return np.frombuffer(b"".join(states), np.uint32).reshape(len(states), -1)
+        return np.frombuffer(bytearray().join(states), np.uint32).reshape(len(states), -1)
 
     def perplexity(self, sentences: Iterable[str], threads: int = 1) -> PerplexityReport:
         """Perplexity of sentences, one a string; an open file is such a thing."""
@@ -240,11 +243,11 @@ class RowModel(LanguageModel):
         return np.full(self.extractor.span, BEGIN, "<u4").tobytes()
 
     def step(self, state: bytes, word: str) -> tuple[float, bytes]:
-        scores, states = self.steps(np.frombuffer(state, np.uint32)[None], [word])
+        scores, states = self.steps(np.frombuffer(bytearray(state), np.uint32)[None], [word])
         return float(scores[0]), states[0].tobytes()
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids = self._ids_of(words).reshape(-1, 1)
+        ids = np.ascontiguousarray(self._ids_of(words)).reshape(-1, 1)
         return self.expand(states, ids)[:, 0], self.follow(states, ids, np.arange(len(states)))
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
@@ -259,29 +262,36 @@ class RowModel(LanguageModel):
             return np.where(p > 0, np.log10(p), np.nan)
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        ids, chosen = self._candidates(states, words), np.asarray(chosen, np.int64)
-        after = np.empty((len(chosen), states.shape[1]), IDS)
-        kernel, words_known = self._following
-        if not kernel(np.ascontiguousarray(states), np.ascontiguousarray(ids), words_known, chosen, after):
-            hypotheses = len(states) * ids.shape[1]
-            wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
-            if not len(wrong):
-                raise self._no_such_word(ids)
+        kernel, words_known, width = self._following
+        if (
+            type(words) is np.ndarray and words.dtype is IDS and states.dtype is IDS and states.shape[1] == width
+            and type(chosen) is np.ndarray and chosen.dtype is INDICES
+            and states.flags.num & words.flags.num & chosen.flags.num & _PLAIN == _PLAIN
+        ):  # fmt: skip
+            after = _empty((len(chosen), width), IDS)
+            if kernel(states, words, words_known, chosen, after):
+                return after
+        ids, chosen = self._candidates(states, words), np.require(chosen, np.int64, ["C", "W"])
+        after, hypotheses = np.empty((len(chosen), width), IDS), len(states) * ids.shape[1]
+        wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
+        if len(wrong):
             raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
+        if len(chosen) and not kernel(np.require(states, IDS, ["C", "W"]), ids, words_known, chosen, after):
+            raise self._no_such_word(ids)
         return after
 
     @cached_property
-    def _following(self) -> tuple[Any, int]:
-        """The kernel of `follow`, and the number of words: to look for them each time takes a fifth of a call."""
+    def _following(self) -> tuple[Any, int, int]:
+        """The kernel of `follow`, the number of words, a state's width: to look for them takes a fifth of a call."""
         from snm.kernels import stepping
 
-        return stepping.follow, len(self.vocabulary)
+        return stepping.follow, len(self.vocabulary), self.extractor.span
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Ids of words for `expand`, a row for each state, or one for all."""
-        ids = words if type(words) is np.ndarray and words.dtype == IDS else self._ids_of(words)
+        """Ids of words for `expand`, a row for each state."""
+        ids = self._ids_of(words)
         if ids.ndim == 1:
-            ids = ids[None]
+            ids = np.repeat(ids[None], len(states), axis=0)
         elif ids.ndim != 2 or len(ids) != len(states):
             raise SettingsError(
                 f"words of shape {ids.shape} for {len(states)} states; expected some that are scored after all of "
@@ -292,7 +302,7 @@ class RowModel(LanguageModel):
                 f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
                 f"{('n', self.extractor.span)}, made by state_array and follow"
             )
-        return ids
+        return np.require(ids, IDS, ["C", "W"])
 
     def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
         """Ids of words, which may be ids, of any shape."""
@@ -357,19 +367,33 @@ class SnmModel(RowModel):
         return found, found.scale[:, 0].astype(np.float64)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        if (
+            type(words) is np.ndarray and words.dtype is IDS and states.dtype is IDS
+            and states.shape[1] == self._stepping.width and states.flags.num & words.flags.num & _PLAIN == _PLAIN
+        ):  # fmt: skip
+            scores = _empty((len(states), words.shape[-1]))
+            if self._expand(states, words, scores):
+                return scores
         if self.extractor.has_families:
             return super().expand(states, words)
-        ids, how = self._candidates(states, words), self._stepping
-        scores = np.empty((len(states), ids.shape[1]))
+        ids = self._candidates(states, words)
+        scores = np.empty(ids.shape)
+        if ids.size and not self._expand(np.require(states, IDS, ["C", "W"]), ids, scores):
+            raise self._no_such_word(ids)
+        return scores
+
+    def _expand(self, states: np.ndarray, words: Any, scores: np.ndarray) -> bool:
+        """The kernel of `expand`, with working memory that no other thread has; False where it refuses a word."""
+        how = self._stepping
         try:
             handle = how.unused.pop()
         except IndexError:  # other threads have them
             handle = self._handle()
-        known = how.expand(np.ascontiguousarray(states), np.ascontiguousarray(ids), handle, scores)
-        how.unused.append(handle)
-        if not known:
-            raise self._no_such_word(ids)
-        return scores
+        try:
+            known: bool = how.expand(states, words, handle, scores)
+        finally:
+            how.unused.append(handle)
+        return known
 
     def step(self, state: bytes, word: str) -> tuple[float, bytes]:
         how = self._stepping

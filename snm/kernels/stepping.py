@@ -326,9 +326,25 @@ def take_logs(weights, total):
         weights[i] = e * _LOG10_2 + (2.0 / _LN_10) * z * series
 
 
-@njit(nogil=True, cache=True)
-def follow(states, words, vocabulary, chosen, after):
-    """after[k]: the state after hypothesis chosen[k] of `score`; False where there is no such hypothesis, or word."""
+_STATES, _HANDLE, _CHOSEN, _SCORES = types.uint32[:, ::1], types.int64[::1], types.int64[::1], types.float64[:, ::1]
+_WORDS = types.uint32[::1], types.uint32[:, ::1]  # for all states, or a row for each
+
+
+@helper
+def are_for(words, states, vocabulary):
+    """Whether there are words for as many states, all of the vocabulary."""
+    for word in words.flat:
+        if word >= vocabulary:
+            return False
+    return words.size > 0 and (words.ndim == 1 or len(words) == len(states))
+
+
+@njit([types.boolean(_STATES, w, types.int64, _CHOSEN, _STATES) for w in _WORDS], nogil=True, cache=True)
+def follow(states, listed, vocabulary, chosen, after):
+    """after[k]: the state after hypothesis chosen[k] of `expand`; False where there is no such hypothesis, or word."""
+    if not are_for(listed, states, vocabulary):
+        return False
+    words = listed.reshape((-1, listed.shape[-1]))
     hypotheses, m, width = len(states) * words.shape[1], words.shape[1], states.shape[1]
     for k in range(len(chosen)):
         if not 0 <= chosen[k] < hypotheses:
@@ -336,10 +352,7 @@ def follow(states, words, vocabulary, chosen, after):
         c, i = chosen[k] // m, chosen[k] % m
         for j in range(width - 1):
             after[k, j] = states[c, j + 1]
-        word = words[min(c, len(words) - 1), i]
-        if word >= vocabulary:
-            return False
-        after[k, width - 1] = word
+        after[k, width - 1] = words[min(c, len(words) - 1), i]
     return True
 
 
@@ -414,15 +427,12 @@ def kernels_of(*type_names):
         singles = carray(pointer(handle[SCALARS + 14]), (handle[1], handle[0]), code_type)
         score(states, words, handle, starts, long_links, singles, scores)
 
-    @njit(nogil=True, cache=True)
-    def expand(states, words, handle, scores):
-        """`score`, or False where a word is not of the vocabulary."""
-        for c in range(words.shape[0]):
-            for i in range(words.shape[1]):
-                if words[c, i] >= handle[0]:
-                    return False
-        if scores.size > 0:
-            score_words(states, words, handle, scores)
+    @njit([types.boolean(_STATES, w, _HANDLE, _SCORES) for w in _WORDS], nogil=True, cache=True)
+    def expand(states, listed, handle, scores):
+        """`score`, or False where there are no words for all states, or some that are not of the vocabulary."""
+        if not are_for(listed, states, handle[0]):
+            return False
+        score_words(states, listed.reshape((-1, listed.shape[-1])), handle, scores)
         return True
 
     @cfunc(types.float64(types.int64, types.voidptr, types.int64, types.int64), cache=True)
