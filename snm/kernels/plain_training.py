@@ -1,9 +1,9 @@
 """Leave-one-out training without weights: a kernel for each set of metafeatures.
 
 What `snm.kernels.adjustment.train_weighted` does for any set, where counts have one bucket each, so that no conjunction
-has a weight: half the time for the default set. All features of a group of events stand in one list, and each step of
-the work is a loop over that list: an event's own loops, three features long on average, end where no processor expects
-it. While a group is learned from, the weights of the next are fetched.
+has a weight. All features of a group of events stand in one list, and each step of the work is a loop over that list:
+an event's own loops, three features long on average, end where no processor expects it (docs/design.md has the gain).
+While a group is learned from, the weights of the next are fetched.
 """
 
 import math
