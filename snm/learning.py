@@ -17,7 +17,7 @@ from snm.metafeatures import BUCKETS, FLOOR_CODES, MetafeatureSet, half_octave
 
 FEATURE, TYPE, COUNT, TARGET = 1, 2, 4, 8  # units of a conjunction, see `snm.metafeatures.UNITS`
 COUNTS = BUCKETS + 1  # with BUCKETS, types would lie whole pages apart, which a processor takes for the same place
-EVENTS_OF_ONE = 1 << 14  # that one thread learns from first: each would make the same large first steps
+EVENTS_OF_ONE = 1 << 13  # that one thread learns from first: each would make the same large first steps
 EVENTS_ALONE = 2048  # that a thread learns from between two exchanges, at least
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
