@@ -16,9 +16,10 @@ import numpy as np
 from snm.metafeatures import BUCKETS, FLOOR_CODES, MetafeatureSet, half_octave
 
 FEATURE, TYPE, COUNT, TARGET = 1, 2, 4, 8  # units of a conjunction, see `snm.metafeatures.UNITS`
-COUNTS = BUCKETS + 1  # with BUCKETS, types would lie whole pages apart, which a processor takes for the same place
-EVENTS_OF_ONE = 1 << 13  # that one thread learns from first: each would make the same large first steps
+COUNTS = BUCKETS + 1  # of a type, so that types do not lie whole pages apart
 EVENTS_ALONE = 2048  # that a thread learns from between two exchanges, at least
+EVENTS_EARLY = 1 << 15  # of a thread: so long weights change fast, and are exchanged after every PIECE of a block
+PIECE = 512
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
 
 
@@ -125,19 +126,33 @@ class Learner:
         self, keys: np.ndarray, words: np.ndarray, annotations: np.ndarray, gradients: np.ndarray = NO_GRADIENTS
     ) -> float:
         """Steps by a block of events; return their summed loss. As many threads may call it as were announced."""
-        from snm.kernels.plain_training import borrow, exchange
-
         thread = self._unused.pop()
         try:
-            if thread.own is not None and not thread.events:
-                borrow(self._table, thread.own)
-            loss: float = self._learn(keys, words, annotations, *self._how, gradients, *thread.more)
-            thread.events += len(words)
-            if thread.own is not None and thread.events - thread.exchanged >= EVENTS_ALONE:
-                exchange(self._table, thread.own)
-                thread.exchanged = thread.events
+            if thread.own is None or thread.events >= EVENTS_EARLY:
+                return self._learn_piece(thread, keys, words, annotations, gradients, EVENTS_ALONE)
+            loss = 0.0
+            for start in range(0, len(words), PIECE):
+                piece = slice(start, start + PIECE)
+                of_piece = np.ascontiguousarray(keys[:, piece]), words[piece], annotations[piece], gradients[piece]
+                loss += self._learn_piece(thread, *of_piece, 0)
+            return loss
         finally:
             self._unused.append(thread)
+
+    def _learn_piece(
+        self, thread: _Thread, keys: np.ndarray, words: np.ndarray, annotations: np.ndarray, gradients: np.ndarray,
+        alone: int,
+    ) -> float:  # fmt: skip
+        """Learn from events, and exchange copies where there were more than `alone` since the last time."""
+        from snm.kernels.plain_training import borrow, exchange
+
+        if thread.own is not None and not thread.events:
+            borrow(self._table, thread.own)
+        loss: float = self._learn(keys, words, annotations, *self._how, gradients, *thread.more)
+        thread.events += len(words)
+        if thread.own is not None and thread.events - thread.exchanged >= alone:
+            exchange(self._table, thread.own)
+            thread.exchanged = thread.events
         return loss
 
     def finish(self) -> None:

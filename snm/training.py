@@ -22,7 +22,7 @@ from snm.corpus import Text
 from snm.counting import Counts
 from snm.errors import SettingsError
 from snm.features import Extractor
-from snm.learning import EVENTS_OF_ONE, Learner, Plan
+from snm.learning import Learner, Plan
 from snm.metafeatures import BUCKETS, BUCKETS_A_LINE, MetafeatureSet
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
@@ -282,10 +282,7 @@ class Annotations:
             losses.append(learner.learn(keys, tokens[start:stop], self.values[start:stop]))
             advance(stop - start)
 
-        blocks = self.extractor.blocks(0, len(tokens))
-        alone = -(-EVENTS_OF_ONE // self.extractor.block)
-        parallel.run(work, blocks[:alone], 1)
-        parallel.run(work, blocks[alone:], threads)
+        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
         learner.finish()
         return sum(losses) / max(1, self.text.events)
 

@@ -161,7 +161,7 @@ def move_weights(typing_context, table, places, row, column, first, second, rate
     """AdaGrad's steps of as many weights as `first` has members by the gradient `of_first`, then likewise `second`.
 
     Their places stand in places[row] from `column` on; the table has two columns, the weights and the sums of squares.
-    Four at a time, which share a root and a division: with one after another these take a third of an event's time.
+    Four at a time, which share a root and a division.
     """
 
     def generate(context, builder, signature, arguments):
