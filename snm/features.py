@@ -439,7 +439,7 @@ class Extractor:
         self.has_families = bool(self._families)
         self.n_slots = len(spec.slots)
         # events whose keys stay in the cache: a multiple of `snm.kernels.vectors.TOGETHER`
-        self.block = max(1 << 10, (1 << 15) // self.n_slots // 64 * 64)
+        self.block = max(17, (1 << 9) // self.n_slots | 1) * 64
 
     @property
     def slot_table(self) -> np.ndarray:

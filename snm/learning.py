@@ -15,7 +15,7 @@ import numpy as np
 
 from snm.metafeatures import BUCKETS, FLOOR_CODES, MetafeatureSet, half_octave
 
-FEATURE, TYPE, COUNT, TARGET = 1, 2, 4, 8  # units of a conjunction, see `snm.metafeatures.UNITS`
+FEATURE, TYPE, COUNT, TARGET, _, NEAR_TARGET, NEAR_TYPE = (1 << u for u in range(7))  # see `snm.metafeatures.UNITS`
 COUNTS = BUCKETS + 1  # of a type, so that types do not lie whole pages apart
 EVENTS_ALONE = 2048  # that a thread learns from between two exchanges, at least
 EVENTS_EARLY = 1 << 15  # of a thread: so long weights change fast, and are exchanged after every PIECE of a block
@@ -65,7 +65,7 @@ class Own(NamedTuple):
 def own_weights(plan: Plan, total: int, a: Any) -> tuple[np.ndarray, np.ndarray]:
     """Rows and places of `Own`, for the adjustment function `a`. No feature was seen more than `total` times."""
     from snm.kernels.extraction import EMPTY_KEY
-    from snm.kernels.hashing import FEATURE_SALT, mix64
+    from snm.kernels.hashing import FEATURE_SALT
 
     largest, slots = total.bit_length() - 1, int(a.slots)
     last = half_octave(total + 1) if a.link_halved else (total + 1).bit_length() - 1
@@ -91,8 +91,8 @@ def own_weights(plan: Plan, total: int, a: Any) -> tuple[np.ndarray, np.ndarray]
                     row = len(all_units) + (nth * len(kinds) + kind) * COUNTS + count
                     add(row * BUCKETS, of_kind ^ of_count, linked, 2 << count if units & COUNT else total + 1)
             nth += 1
-        elif not units & TARGET:
-            h = int(mix64(EMPTY_KEY ^ FEATURE_SALT))
+        elif not units & NEAR_TARGET:
+            h = int(EMPTY_KEY ^ FEATURE_SALT)
             h ^= (kinds[0] if units & TYPE else 0) ^ (counts[largest] if units & COUNT else 0)
             add(c * BUCKETS, h, linked, total + 1)
     return np.array(rows, np.int64), np.array(places, np.int64)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -123,8 +124,23 @@ _LINK = _mask(LINK_COUNT, LINK_COUNT_2)
 _COUNT = _mask(FEATURE_COUNT, FEATURE_COUNT_2)
 _LINK_VARIANTS = (0, _mask(LINK_COUNT), _mask(LINK_COUNT_2), _LINK)
 _COUNT_VARIANTS = (0, _mask(FEATURE_COUNT), _mask(FEATURE_COUNT_2), _COUNT)
-UNITS = (FEATURE, TYPE, FEATURE_COUNT, TARGET, FEATURE_COUNT_2)
-"""Elementary metafeatures with a hash of their own; the link count has a place in a line instead."""
+NEAR_TARGET, NEAR_TYPE = 7, 8  # see `near_targets` and `near_types`
+UNITS = (FEATURE, TYPE, FEATURE_COUNT, TARGET, FEATURE_COUNT_2, NEAR_TARGET, NEAR_TYPE)
+"""What the hash of a conjunction is the XOR of; the link count has a place in a line instead.
+
+In conjunctions with the feature's identity NEAR_TARGET stands for the target, and in others with the target NEAR_TYPE
+for the type: weights that are wanted together lie near each other."""
+
+
+def _units_of(mask: int) -> int:
+    """The units of a conjunction, as a mask."""
+    mask &= ~_LINK
+    if mask & _mask(TARGET):
+        if mask & _mask(FEATURE):
+            return mask ^ _mask(TARGET, NEAR_TARGET)
+        if mask & _mask(TYPE):
+            return mask ^ _mask(TYPE, NEAR_TYPE)
+    return mask
 
 
 @dataclass(frozen=True)
@@ -151,8 +167,7 @@ class Plan:
     @classmethod
     def of(cls, masks: dict[int, int]) -> Plan:
         bases = {0}
-        for mask in masks:
-            mask &= ~_LINK
+        for mask in map(_units_of, masks):
             while mask:
                 bases.add(mask)
                 mask &= ~(1 << _last_unit(mask))
@@ -163,7 +178,7 @@ class Plan:
         return cls(
             np.array([order.index(m & ~(1 << _last_unit(m))) if m else 0 for m in order], np.uint8),
             np.array([UNITS.index(_last_unit(m)) if m else 0 for m in order], np.uint8),
-            np.array([order.index(m & ~_LINK) for m in conjunctions], np.uint8),
+            np.array([order.index(_units_of(m)) for m in conjunctions], np.uint8),
             np.array(kinds, np.uint8),
             np.array([masks[m] for m in conjunctions], np.float64),
             np.cumsum([len(group) for group in groups]),
@@ -177,9 +192,51 @@ class Plan:
             bases.append(bases[parent] | 1 << unit)
         return tuple(bases[b] for b in self.base.tolist())
 
+    def has_links_of_targets(self) -> bool:
+        """Whether a conjunction holds feature, target and link count."""
+        near = 1 << UNITS.index(NEAR_TARGET)
+        return any(units & near for units in self.units()[self.ends[0] :])
+
 
 def _last_unit(mask: int) -> int:
     return next(unit for unit in reversed(UNITS) if mask >> unit & 1)
+
+
+# Where weights lie. The place of a hash in a table is the hash's share of 2^64: hashes that differ in low bits alone
+# have places near each other. The weights of a feature with its targets lie near the feature's own, in a window that
+# grows with the feature's count: that of a rare feature is a line of the cache. The weights of a target with the types
+# lie in lines one after another.
+
+NEAR = 2  # slots that a feature with its targets has for every time it was seen, at least
+A_LINE = 8
+
+
+class Nearness(NamedTuple):
+    """How far from a feature's own weight those with its targets lie, in shares of 2^32.
+
+    At least `least`, a slot, or a line where links have weights of their own there; and less than that and
+    spans[k], with k the floor of log2 of the feature's count. Distances are multiples of `least`.
+    """
+
+    least: np.uint64
+    spans: np.ndarray  # (BUCKETS,) uint64
+
+    @classmethod
+    def of(cls, slots: int, plan: Plan) -> Nearness:
+        least = (A_LINE if plan.has_links_of_targets() else 1) << _bits_below(slots)
+        windows = (max(NEAR << floor, A_LINE) * least for floor in range(BUCKETS))
+        return cls(np.uint64(least), np.array([min(window, 1 << 32) - least for window in windows], np.uint64))
+
+
+def near_types(slots: int, types: int) -> np.ndarray:
+    """What each type adds to the hash of a target: the number of its line. uint64"""
+    below = _bits_below(slots)
+    return np.array([(kind + 1 << 35 + below) & 0xFFFFFFFFFFFFFFFF for kind in range(types)], np.uint64)
+
+
+def _bits_below(slots: int) -> int:
+    """How many bits of the upper half of a hash say nothing of its slot."""
+    return 33 - slots.bit_length()
 
 
 # Where the weights of a link count's buckets lie. All conjunctions that differ in the link count alone

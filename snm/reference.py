@@ -141,14 +141,18 @@ class Adjustment:
         self.spec, self.layout, self.masks, self.table = spec, layout, masks, table
         self.buckets, self.bucket_hashes, self.start = buckets, bucket_hashes, start
 
-    def metafeatures(self, feature: Feature, target: int, total: int, link: int) -> list[tuple[int, int, float, int]]:
-        """(conjunction, slot of the table, weight, multiplicity) of every metafeature alpha_k(i, j, C_i*, C_ij)."""
+    def metafeatures(
+        self, feature: Feature, target: int, total: int, link: int, seen: int | None = None
+    ) -> list[tuple[int, int, float, int]]:
+        """(conjunction, slot of the table, weight, multiplicity) of every metafeature alpha_k(i, j, C_i*, C_ij).
+
+        The feature was `seen` so often where `total` leaves something out."""
         (bc, lost_c), (bl, lost_l) = log2_buckets(total), log2_buckets(link)
         double_c, double_l = self.buckets[0] == "double", self.buckets[1] == "double"
         if self.buckets[1] == "half":
             bl = half_octaves(link)
         elementary = [
-            (mix64(key_of(self.spec, self.layout, feature) ^ 0xD6E8FEB86659FD93), 1.0),
+            (key_of(self.spec, self.layout, feature) ^ 1 << 63, 1.0),
             (self.spec.types[feature[0]].salt, 1.0),
             (int(self.bucket_hashes[0][bc]), 1.0 - lost_c if double_c else 1.0),
             (mix64(target ^ 0xA0761D6478BD642F), 1.0),
@@ -161,12 +165,29 @@ class Adjustment:
             h, weight = 0, 1.0
             for bit, (value, strength) in enumerate(elementary):
                 if mask >> bit & 1:
-                    h ^= value
+                    h ^= self._near(mask, bit, value, feature, seen or total)
                     weight *= strength
             line, code = self._link_place(mask >> 4 & 1, mask >> 6 & 1, bl)
             if weight:
                 found.append((mask, ((h ^ line) >> 32) * len(self.table) >> 32 ^ code, weight, multiplicity))
         return found
+
+    def _near(self, mask: int, bit: int, value: int, feature: Feature, seen: int) -> int:
+        """What an elementary metafeature adds to the hash: less where its weights are to lie near those of others.
+
+        Upper bits of a hash tell its slot. Targets of a feature lie within a window of twice as many slots as it was
+        seen, at least eight, but not in its own; where link counts go with them, each in a line of eight slots, and
+        so many lines. Types with a target are numbered line by line.
+        """
+        a_slot = 1 << 64 - int(math.log2(len(self.table)))
+        if bit == 3 and mask & 1:
+            has_links = any(m & 1 and m >> 3 & 1 and m & 0b1010000 for m in self.masks)
+            least = 8 * a_slot if has_links else a_slot
+            window = min(max(2 << int(math.log2(seen)), 8) * least, 2**64)
+            return (least + (value >> 32) * (window - least) // 2**32) // least * least
+        if bit == 1 and mask >> 3 & 1 and not mask & 1:
+            return (feature[0] + 1) * 8 * a_slot % 2**64
+        return value
 
     def _link_place(self, floor: int, ceiling: int, bucket: int) -> tuple[int, int]:
         """Hash of the line of eight slots, and code of the slot in it, that the link count adds."""
@@ -177,9 +198,11 @@ class Adjustment:
         codes = range(8) if self.buckets[1] == "half" else PAIR_CODES if floor and ceiling else FLOOR_CODES
         return (int(self.bucket_hashes[1][line]) if line else 0), codes[rest]
 
-    def __call__(self, feature: Feature, target: int, total: int, link: int, lexical: bool = True) -> float:
+    def __call__(
+        self, feature: Feature, target: int, total: int, link: int, lexical: bool = True, seen: int | None = None
+    ) -> float:
         """A(i, j); without `lexical`, metafeatures that hold the feature's identity are left out."""
-        found = self.metafeatures(feature, target, total, link)
+        found = self.metafeatures(feature, target, total, link, seen)
         return self.start + sum(
             m * w * float(self.table[slot, 0]) for mask, slot, w, m in found if lexical or not mask & 1
         )
@@ -269,11 +292,12 @@ def left_out_prediction(
     """y' = M' f: the prediction for an event of the training text from the counts without that event."""
     y: dict[int, float] = defaultdict(float)
     for feature in features_of(spec, context):
-        total = sum(counts[feature].values()) - 1
+        seen = sum(counts[feature].values())
+        total = seen - 1
         for j, c in counts[feature].items():
             c -= j == target
             if total and c:
-                y[j] += math.exp(adjustment(feature, j, total, c)) * c / total
+                y[j] += math.exp(adjustment(feature, j, total, c, seen=seen)) * c / total
     return y
 
 
@@ -300,11 +324,11 @@ def gradients(
         if leave_one_out:
             if total == 1:
                 continue
-            e = math.exp(adjustment(feature, target, total - 1, link))
+            e = math.exp(adjustment(feature, target, total - 1, link, seen=total))
             negative[feature] = (total - link) / link * link / (total - 1) * e
             positive[feature] = 0.0
             if link > 1:
-                e = math.exp(adjustment(feature, target, total - 1, link - 1))
+                e = math.exp(adjustment(feature, target, total - 1, link - 1, seen=total))
                 positive[feature] = (link - 1) / (total - 1) * e
         else:
             m = math.exp(adjustment(feature, target, total, link)) * link / total
@@ -344,14 +368,13 @@ def _train_feature(
     sum; otherwise the steps of the negative part come before those of the positive part.
     """
     g_n, g_p = parts
-    total, link = sum(counts[feature].values()), counts[feature][target]
-    if leave_one_out:
-        total -= 1
+    seen, link = sum(counts[feature].values()), counts[feature][target]
+    total = seen - leave_one_out
     link_p = link - 1 if leave_one_out else link
-    at_n = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link)}
+    at_n = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link, seen)}
     at_p = {}
     if link_p:
-        at_p = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link_p)}
+        at_p = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, total, link_p, seen)}
     apart = []
     for mask in dict.fromkeys([*at_n, *at_p]):
         (slot_n, w_n), (slot_p, w_p) = at_n.get(mask, (None, 0.0)), at_p.get(mask, (None, 0.0))

@@ -23,7 +23,7 @@ from snm.counting import Counts
 from snm.errors import SettingsError
 from snm.features import Extractor
 from snm.learning import Learner, Plan
-from snm.metafeatures import BUCKETS, BUCKETS_A_LINE, MetafeatureSet
+from snm.metafeatures import BUCKETS, BUCKETS_A_LINE, MetafeatureSet, Nearness, near_types
 from snm.progress import Progress, silent
 from snm.rows import RowIndex
 
@@ -145,6 +145,7 @@ class Adjustment:
         self.start = 0.0 if settings.start is None else settings.start
         self._single_alike = settings.loss == "leave-one-out"
         self._vocabulary = len(extractor.vocabulary)
+        self._nearness, self._near_types = Nearness.of(slots, self.plan), near_types(slots, len(types))
         link_buckets = metafeatures.link_buckets
         self._buckets = (
             metafeatures.feature_buckets == "double", link_buckets == "double", link_buckets == "half",
@@ -159,7 +160,7 @@ class Adjustment:
         plan, layout = self.plan, self._layout
         return Function(
             np.uint64(layout.type_shift), np.uint64((1 << layout.type_bits) - 1), self._type_hashes,
-            bucket_hashes("feature-count"), line_hashes(), *self._buckets, self.start,
+            bucket_hashes("feature-count"), line_hashes(), self._nearness, self._near_types, *self._buckets, self.start,
             plan.parent, plan.unit, plan.base, plan.kind, plan.multiplicity, plan.ends, plan.lexical,
             np.uint64(len(self.table)), self._all,
         )  # fmt: skip

@@ -287,11 +287,12 @@ def summed_gradient(
             if key(extractor, feature) not in parts:
                 continue
             g_n, g_p = parts[key(extractor, feature)]
-            total, link = sum(counts[feature].values()) - leave_one_out, counts[feature][target]
-            for _, slot, w, m in oracle.metafeatures(feature, target, total, link):
+            seen, link = sum(counts[feature].values()), counts[feature][target]
+            total, link_p = seen - leave_one_out, link - leave_one_out
+            for _, slot, w, m in oracle.metafeatures(feature, target, total, link, seen):
                 gradient[slot] += g_n * w * m
-            if link > leave_one_out:
-                for _, slot, w, m in oracle.metafeatures(feature, target, total, link - leave_one_out):
+            if link_p:
+                for _, slot, w, m in oracle.metafeatures(feature, target, total, link_p, seen):
                     gradient[slot] += g_p * w * m
     return gradient, loss
 

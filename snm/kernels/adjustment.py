@@ -16,12 +16,13 @@ from snm.kernels.counting import unpack_count
 from snm.kernels.extraction import ABSENT
 from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, fusing_helper, helper, mix64, slot_of
 from snm.kernels.memory import as_double, as_long, leading_zeros, prefetch
-from snm.metafeatures import FLOOR_CODES, PAIR_CODES
+from snm.metafeatures import FLOOR_CODES, PAIR_CODES, Nearness
 
 LARGEST_EXPONENT = 30.0  # exp() of more, or of less than its negative, would leave float32 before long
 BATCH = 64  # links whose places are computed together
 EVENTS_TOGETHER = 16  # in training: their gradients are taken at the same weights
 
+_32 = np.uint64(32)
 _LOG2_E, _LN_2 = 1 / math.log(2), math.log(2)
 _S2, _S3, _S4, _S5, _S6, _S7, _S8 = (1 / math.factorial(n) for n in range(2, 9))
 _WHOLE = 1.5 * 2.0**52
@@ -37,6 +38,8 @@ class Function(NamedTuple):
     type_hashes: np.ndarray  # (types,) uint64
     count_hashes: np.ndarray  # (buckets,) uint64: of the buckets of a feature count
     line_hashes: np.ndarray  # (lines,) uint64: of the lines of a link count
+    nearness: Nearness
+    near_types: np.ndarray  # (types,) uint64
     count_doubled: bool
     link_doubled: bool
     link_halved: bool  # buckets of half an octave
@@ -68,7 +71,7 @@ class Scratch(NamedTuple):
     `begin`, then those of the positive part alone (from the first with a link count up to `last_p`).
     """
 
-    unit: np.ndarray  # (5,) hashes of one link's units, and of its bases
+    unit: np.ndarray  # (7,) hashes of one link's units, and of its bases
     base_hash: np.ndarray
     line: np.ndarray  # (4,) what each group of conjunctions adds to the hash, and to the place
     code: np.ndarray
@@ -95,7 +98,7 @@ def make_scratch(links, a):
         return np.zeros(links, np.float64)
 
     return Scratch(
-        np.zeros(5, np.uint64), np.zeros(len(a.parent), np.uint64), np.zeros(4, np.uint64), np.zeros(4, np.uint32),
+        np.zeros(7, np.uint64), np.zeros(len(a.parent), np.uint64), np.zeros(4, np.uint64), np.zeros(4, np.uint32),
         integers(), integers(), integers(), np.zeros(links * 2 * a.ends[3], np.uint32), weights(), weights(),
         numbers(), numbers(), integers(),
     )  # fmt: skip
@@ -193,17 +196,27 @@ def target_hash(target):
 
 
 @helper
-def place_link(i, at, key, total, target, link, a, s):
+def near_target(target, seen, nearness):
+    """What a target with this hash adds to the hash of a feature that was seen so often."""
+    span = nearness.spans[floor_log2(seen)]
+    return ((nearness.least + ((target >> _32) * span >> _32)) & -nearness.least) << _32
+
+
+@helper
+def place_link(i, at, key, seen, total, target, link, a, s):
     """Places and weights of all conjunctions of link i, from place[at] on; return where they end.
 
-    `target` is the target's hash.
+    The feature was `seen` so often; with leave-one-out its `total` is one less. `target` is the target's hash.
     """
     bucket, _ = log2_bucket(total)
-    s.unit[0] = mix64(key ^ FEATURE_SALT)
-    s.unit[1] = a.type_hashes[(key >> a.type_shift) & a.type_mask]
+    kind = (key >> a.type_shift) & a.type_mask
+    s.unit[0] = key ^ FEATURE_SALT
+    s.unit[1] = a.type_hashes[kind]
     s.unit[2] = a.count_hashes[bucket]
     s.unit[3] = target
     s.unit[4] = a.count_hashes[bucket + 1]
+    s.unit[5] = near_target(target, seen, a.nearness)
+    s.unit[6] = a.near_types[kind]
     for b in range(1, len(a.parent)):
         s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.unit[a.unit[b]]
     bucket, lost = link_bucket(link, a)
@@ -287,13 +300,13 @@ def place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, 
     """
     target = target_hash(words[k])
     for q in range(keys.shape[0] if keys[0, k] != ABSENT else 0):
-        total, link = counts_of(k, q, words, annotations, unigrams)
-        if link == 0 or (leave_one_out and total == 1):
+        seen, link = counts_of(k, q, words, annotations, unigrams)
+        if link == 0 or (leave_one_out and seen == 1):
             continue
-        total, link_p, s.negative[n], s.positive[n] = factors_of(total, link, leave_one_out)
+        total, link_p, s.negative[n], s.positive[n] = factors_of(seen, link, leave_one_out)
         s.slot[n] = q
         s.last_p[n] = a.ends[0]
-        at = place_link(n, at, keys[q, k], total, target, link, a, s)
+        at = place_link(n, at, keys[q, k], seen, total, target, link, a, s)
         if link_p > 0:
             at = place_positive_part(n, at, total, link, link_p, a, s)
         n += 1
@@ -386,7 +399,7 @@ def weigh_singles(kind, a, weights):
     s = make_scratch(1, a)
     key = np.uint64(kind) << a.type_shift
     for target in range(len(weights)):
-        place_link(0, 0, key, 1, target_hash(target), 1, a, s)
+        place_link(0, 0, key, 1, 1, target_hash(target), 1, a, s)
         exponent = a.start
         for c in range(s.last_n[0]):
             if not a.lexical[c]:
@@ -414,7 +427,7 @@ def weigh_rows(first, last, c, a, singles, weights, sums):
                 s.last_n[link - start] = -1
                 continue
             at = place_link(
-                link - start, at, c.features[row], total, target_hash(c.targets[link]), count, a, s
+                link - start, at, c.features[row], total, total, target_hash(c.targets[link]), count, a, s
             )  # fmt: skip
             weights[link] = count / total
         for link in range(start, stop):
@@ -437,7 +450,7 @@ def weigh_listed(order, c, a, weights, sums):
         sums[row] = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
             count = np.int64(c.counts[link])
-            place_link(0, 0, c.features[row], total, target_hash(c.targets[link]), count, a, s)
+            place_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
             exponent = a.start + sum_thetas(0, s.last_n[0], 0, s.weight_n, 0, a, s)
             weights[link] = count / total * bounded_exp(exponent)
             sums[row] += weights[link]
@@ -491,7 +504,7 @@ def multinomial_gradient(order, row_gradients, link_gradients, weights, c, a, gr
     for row in order:
         for link in range(c.offsets[row], c.offsets[row + 1]):
             total, count = np.int64(c.totals[row]), np.int64(c.counts[link])
-            place_link(0, 0, c.features[row], total, target_hash(c.targets[link]), count, a, s)
+            place_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
             g = weights[link] * (row_gradients[row] + link_gradients[link])
             for i in range(s.last_n[0]):
                 p = s.place[i]

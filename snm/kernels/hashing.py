@@ -21,7 +21,7 @@ summing_helper = njit(**_HOW, fastmath={"reassoc", "contract"})
 
 STEP = np.uint64(features.STEP)  # multiplier of one more word in a chain
 REMOTE = np.uint64(features.REMOTE)  # multiplier that tells the remote words from the adjacent
-FEATURE_SALT = np.uint64(0xD6E8FEB86659FD93)
+FEATURE_SALT = np.uint64(1 << 63)  # a key is a hash already; neighbours stay neighbours
 TARGET_SALT = np.uint64(0xA0761D6478BD642F)
 
 _M1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -19,15 +19,16 @@ from snm.kernels.adjustment import (
     floor_log2,
     half_bucket,
     link_code,
+    near_target,
     take_step,
     target_hash,
 )  # fmt: skip
 from snm.kernels.counting import unpack_count
 from snm.kernels.extraction import ABSENT
-from snm.kernels.hashing import FEATURE_SALT, helper, mix64, slot_of, summing_helper
+from snm.kernels.hashing import FEATURE_SALT, helper, slot_of, summing_helper
 from snm.kernels.memory import prefetch
 from snm.kernels.vectors import move_weights
-from snm.learning import COUNT, COUNTS, FEATURE, TARGET, TYPE, Plan
+from snm.learning import COUNT, COUNTS, FEATURE, NEAR_TARGET, NEAR_TYPE, TARGET, TYPE, Plan
 from snm.metafeatures import BUCKETS
 
 
@@ -47,6 +48,7 @@ class Group(NamedTuple):
     place: np.ndarray  # (2, features, conjunctions) without a link count, with it, with that of the positive part
     exponents: np.ndarray  # (2, features) A of both parts
     targets: np.ndarray  # (EVENTS_TOGETHER,) the targets' hashes
+    packed: np.ndarray  # (features,) uint32: annotations
     sums: np.ndarray  # y'
     pull: np.ndarray  # what the positive parts are multiplied by
 
@@ -62,6 +64,7 @@ def make_group(slots: int, plan: Plan) -> Group:
             np.zeros((2, features, len(plan.bare) + 2 * len(plan.linked)), np.uint32),
             np.zeros((2, features)),
             np.zeros(events, np.uint64),
+            np.zeros(features, np.uint32),
             np.zeros(events),
             np.zeros(events),
         ]
@@ -76,7 +79,7 @@ def is_common(units):
 
 @helper
 def ask(i, units, table, plan, places):
-    """Ask for those weights of feature i that hold these units, of FEATURE and TARGET.
+    """Ask for those weights of feature i that hold these units, of FEATURE, TARGET and NEAR_TARGET.
 
     Weights of a feature with a target are the coldest, and are asked for in a loop of their own: a fetch first finds
     its page, and a processor looks ahead over a few hundred instructions, so that few are under way where there is work
@@ -84,50 +87,50 @@ def ask(i, units, table, plan, places):
     and those of the positive part mostly lie in the same lines.
     """
     for c in range(len(plan.bare)):
-        if plan.bare[c] & (FEATURE | TARGET) == units:
+        if plan.bare[c] & (FEATURE | TARGET | NEAR_TARGET) == units:
             prefetch(table, places[i, c])
     for c in range(len(plan.linked)):
-        if plan.linked[c] & (FEATURE | TARGET) == units:
+        if plan.linked[c] & (FEATURE | TARGET | NEAR_TARGET) == units:
             prefetch(table, places[i, len(plan.bare) + c])
 
 
 @helper
 def ask_for_coldest(n, table, plan, places):
     for i in range(n):
-        ask(i, FEATURE | TARGET, table, plan, places)
+        ask(i, FEATURE | NEAR_TARGET, table, plan, places)
 
 
 @helper
 def list_features(start, stop, keys, annotations, least, g, b):
     """List the features of the events [start, stop) that were seen more than `least` times; return how many."""
-    begin, event, slot = g.begin[b], g.event[b], g.slot[b]
-    n = 0
+    begin, event, slot, packed = g.begin[b], g.event[b], g.slot[b], g.packed
+    n = np.uint64(0)
     for k in range(start, stop):
         begin[k - start] = n
         if keys[0, k] == ABSENT:
             continue
-        event[n], slot[n] = k - start, 0
-        n += 1
+        event[n], slot[n], packed[n] = k - start, 0, 0
+        n += np.uint64(1)
         for q in range(annotations.shape[1]):
-            event[n], slot[n] = k - start, q + 1
-            n += np.int64(annotations[k, q] >> np.uint32(16) > least)
+            event[n], slot[n], packed[n] = k - start, q + 1, annotations[k, q]
+            n += np.uint64(annotations[k, q] >> np.uint32(16) > least)
     begin[stop - start :] = n
-    return n
+    return np.int64(n)
 
 
 @helper
-def count_features(n, start, stop, keys, words, annotations, unigrams, leave_one_out, g, b):
+def count_features(n, start, stop, keys, words, unigrams, leave_one_out, g, b):
     """Keys, targets and counts, the event left out of the feature's, and the factors of both parts."""
-    begin, event, slot, key, target, targets = g.begin[b], g.event[b], g.slot[b], g.key[b], g.target[b], g.targets
+    begin, event, slot, packed = g.begin[b], g.event[b], g.slot[b], g.packed
+    key, target, targets = g.key[b], g.target[b], g.targets
     total, link, negative, positive = g.total[b], g.link[b], g.negative[b], g.positive[b]
     for k in range(start, stop):
         targets[k - start] = target_hash(words[k])
     for i in range(n):
-        k, q = np.uint64(start) + event[i], slot[i]
-        key[i], target[i] = keys[q, k], targets[event[i]]
-        packed = annotations[k, max(q, np.uint64(1)) - np.uint64(1)] if annotations.shape[1] else np.uint32(0)
-        total[i] = unpack_count(packed >> np.uint32(16))
-        link[i] = unpack_count(packed & np.uint32(0xFFFF))
+        key[i], target[i] = keys[slot[i], np.uint64(start) + event[i]], targets[event[i]]
+    for i in range(n):
+        total[i] = unpack_count(packed[i] >> np.uint32(16))
+        link[i] = unpack_count(packed[i] & np.uint32(0xFFFF))
     for k in range(start, stop):
         i = begin[k - start]
         if i < begin[k - start + 1]:
@@ -145,7 +148,9 @@ def count_features(n, start, stop, keys, words, annotations, unigrams, leave_one
 
 
 @helper
-def hash_of(units, feature, kind, count, target):
+def hash_of(units, hashes):
+    """`hashes` of a link are those of the units, but for the second of the count."""
+    feature, kind, count, target, near_j, near_kind = hashes
     h = np.uint64(0)
     if units & FEATURE:
         h ^= feature
@@ -155,6 +160,10 @@ def hash_of(units, feature, kind, count, target):
         h ^= count
     if units & TARGET:
         h ^= target
+    if units & NEAR_TARGET:
+        h ^= near_j
+    if units & NEAR_TYPE:
+        h ^= near_kind
     return h
 
 
@@ -185,7 +194,10 @@ def place_features(n, leave_one_out, first, a, plan, g, b):
     for i in range(n):
         key, target, link = keys[i], targets[i], links[i]
         kind_at, count_at = (key >> a.type_shift) & a.type_mask, np.uint64(floor_log2(totals[i]))
-        feature, kind, count = mix64(key ^ FEATURE_SALT), a.type_hashes[kind_at], a.count_hashes[count_at]
+        hashes = (
+            key ^ FEATURE_SALT, a.type_hashes[kind_at], a.count_hashes[count_at], target,
+            near_target(target, totals[i] + less, a.nearness), a.near_types[kind_at],
+        )  # fmt: skip
         bucket, bucket_p = bucket_of(link, a), bucket_of(max(link - less, 1), a)
         apart[i] = bucket != bucket_p
         line, code = a.line_hashes[bucket >> shift], link_code(bucket, a)
@@ -196,7 +208,7 @@ def place_features(n, leave_one_out, first, a, plan, g, b):
                 places[i, c] = common + common_row(nth, plan.bare[c], kind_at, count_at, kinds)
                 nth += 1
             else:
-                h = hash_of(plan.bare[c], feature, kind, count, target)
+                h = hash_of(plan.bare[c], hashes)
                 places[i, c] = slot_of(h, a.slots)
         for c in range(n_linked):
             at = n_bare + c
@@ -205,13 +217,13 @@ def place_features(n, leave_one_out, first, a, plan, g, b):
                 places[i, at], places[i, at + n_linked] = row + bucket, row + bucket_p
                 nth += 1
             else:
-                place = np.uint32(slot_of(hash_of(plan.linked[c], feature, kind, count, target) ^ line, a.slots)) ^ code
+                place = np.uint32(slot_of(hash_of(plan.linked[c], hashes) ^ line, a.slots)) ^ code
                 places[i, at], places[i, at + n_linked] = place, place ^ other
         if (bucket ^ bucket_p) >> shift:  # another line, which is rare
             line = a.line_hashes[bucket_p >> shift]
             for c in range(n_linked):
                 if not is_common(plan.linked[c]):
-                    h = hash_of(plan.linked[c], feature, kind, count, target) ^ line
+                    h = hash_of(plan.linked[c], hashes) ^ line
                     places[i, n_bare + n_linked + c] = np.uint32(slot_of(h, a.slots)) ^ code ^ other
 
 
@@ -226,10 +238,10 @@ def place_empty_features(events, leave_one_out, first, a, plan, g, b):
             continue
         bucket, bucket_p = bucket_of(link[i], a), bucket_of(max(link[i] - np.int64(leave_one_out), 1), a)
         for c in range(n_bare):
-            if plan.bare[c] & FEATURE and not plan.bare[c] & TARGET:
+            if plan.bare[c] & FEATURE and not plan.bare[c] & NEAR_TARGET:
                 places[i, c] = first + c * BUCKETS
         for c in range(n_linked):
-            if plan.linked[c] & FEATURE and not plan.linked[c] & TARGET:
+            if plan.linked[c] & FEATURE and not plan.linked[c] & NEAR_TARGET:
                 at = n_bare + c
                 row = np.uint64(first + at * BUCKETS)
                 places[i, at], places[i, at + n_linked] = row + bucket, row + bucket_p
@@ -347,7 +359,7 @@ def plain_trainer(plan: Plan) -> Any:
             stop, b, ahead = min(start + EVENTS_TOGETHER, events), start // EVENTS_TOGETHER & 1, np.int64(0)
             if start < events:
                 ahead = list_features(start, stop, keys, annotations, least, g, b)
-                count_features(ahead, start, stop, keys, words, annotations, unigrams, leave_one_out, g, b)
+                count_features(ahead, start, stop, keys, words, unigrams, leave_one_out, g, b)
                 place_features(ahead, leave_one_out, first, a, plan, g, b)
                 place_empty_features(stop - start, leave_one_out, first, a, plan, g, b)
                 ask_for_coldest(ahead, a.table, plan, g.place[b])

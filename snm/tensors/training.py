@@ -16,10 +16,10 @@ import torch
 from snm.counting import Counts
 from snm.features import Extractor
 from snm.kernels.adjustment import LARGEST_EXPONENT
-from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES, MetafeatureSet
+from snm.metafeatures import BUCKETS_A_LINE, FLOOR_CODES, PAIR_CODES, MetafeatureSet, Nearness, near_types
 from snm.tensors.counting import floor_log2, unpack_count
 from snm.tensors.extraction import TokenBlocks
-from snm.tensors.hashing import FEATURE_SALT, mix64, shift_right, slot_of, target_hash, tensor_of, widened
+from snm.tensors.hashing import FEATURE_SALT, shift_right, slot_of, target_hash, tensor_of, widened
 from snm.training import TrainingSettings, bucket_hashes, line_hashes
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LinkCount(NamedTuple):
 class Links(NamedTuple):
     """Links on their way to places of the table."""
 
-    units: Tensor  # (5, links) int64: hashes of the elementary metafeatures, see `snm.metafeatures.UNITS`
+    units: Tensor  # (7, links) int64: what the hashes of conjunctions are made of, see `snm.metafeatures.UNITS`
     count_shares: Tensor | None  # (4, links) float32: weights by how the feature count takes part, where it is doubled
 
 
@@ -94,9 +94,11 @@ class TensorAdjustment:
         self.link_doubled = buckets.link_buckets == "double"
         self._link_halved = buckets.link_buckets == "half"
         self._buckets_a_line = BUCKETS_A_LINE[buckets.link_buckets]
-        hashes = np.zeros(1 << self.layout.type_bits, np.uint64)
-        hashes[: self._types] = [t.salt for t in extractor.spec.types]
-        self._type_hashes = tensor_of(hashes, device)
+        hashes = np.zeros((2, 1 << self.layout.type_bits), np.uint64)
+        hashes[:, : self._types] = [t.salt for t in extractor.spec.types], near_types(slots, self._types)
+        self._type_hashes, self._near_types = tensor_of(hashes, device)
+        least, spans = Nearness.of(slots, buckets.plan())
+        self._near_least, self._near_spans = int(least), tensor_of(spans, device)
         self._count_hashes = tensor_of(bucket_hashes("feature-count"), device)
         self._line_hashes = tensor_of(line_hashes(), device)
         self._floor_codes = torch.tensor(FLOOR_CODES, device=device)
@@ -104,19 +106,27 @@ class TensorAdjustment:
 
     # -- places
 
-    def links(self, keys: Tensor, totals: Tensor, targets: Tensor) -> Links:
-        """`targets` are the hashes of the targets."""
+    def links(self, keys: Tensor, seen: Tensor, totals: Tensor, targets: Tensor) -> Links:
+        """Of features that were `seen` so often (with leave-one-out `totals` are one less); `targets` are hashes."""
         floor = floor_log2(totals)
+        kinds = shift_right(keys, self.layout.type_shift) & (len(self._type_hashes) - 1)
         units = torch.stack(
             [
-                mix64(keys ^ FEATURE_SALT),
-                self._type_hashes[shift_right(keys, self.layout.type_shift) & (len(self._type_hashes) - 1)],
+                keys ^ FEATURE_SALT,
+                self._type_hashes[kinds],
                 self._count_hashes[floor],
                 targets,
                 self._count_hashes[floor + 1],
+                self._near_targets(targets, seen),
+                self._near_types[kinds],
             ]
         )
         return Links(units, _shares(totals, floor) if self.count_doubled else None)
+
+    def _near_targets(self, targets: Tensor, seen: Tensor) -> Tensor:
+        """`snm.kernels.adjustment.near_target` of every link."""
+        span, least = self._near_spans[floor_log2(seen)], self._near_least
+        return ((least + shift_right(shift_right(targets, 32) * span, 32)) & -least) << 32
 
     def link_count(self, counts: Tensor) -> LinkCount:
         floor = floor_log2(counts)
@@ -169,7 +179,7 @@ class TensorAdjustment:
         targets = target_hash(torch.arange(self._words, device=self.device))
         once = torch.ones_like(targets)
         for kind, weights in enumerate(made):
-            links = self.links(torch.full_like(targets, kind << self.layout.type_shift), once, targets)
+            links = self.links(torch.full_like(targets, kind << self.layout.type_shift), once, once, targets)
             weights[:] = self.exponent(links, self.link_count(once), lexical=False).exp().float().cpu().numpy()
         return made
 
@@ -180,7 +190,7 @@ class TensorAdjustment:
             part = slice(start, start + LINKS_WEIGHED)
             of_row, targets, counts = rows.of_link[part], rows.targets[part], rows.counts[part]
             keys, totals = rows.features[of_row], rows.totals[of_row]
-            exponent = self.exponent(self.links(keys, totals, target_hash(targets)), self.link_count(counts))
+            exponent = self.exponent(self.links(keys, totals, totals, target_hash(targets)), self.link_count(counts))
             made = (counts.double() / totals) * exponent.exp()
             if len(singles):
                 kinds = shift_right(keys, self.layout.type_shift) & (len(self._type_hashes) - 1)
@@ -306,17 +316,18 @@ class EventCounts:
         if leave_one_out:
             taking &= totals > 1
         events, slots = taking.T.nonzero(as_tuple=True)
-        keys, totals, links = keys[slots, events], totals[slots, events], links[slots, events]
+        keys, seen, links = keys[slots, events], totals[slots, events], links[slots, events]
+        totals = seen
         negative, links_p = torch.ones(len(keys), device=keys.device), links
         if leave_one_out:
-            totals, links_p = totals - 1, links - 1
+            totals, links_p = seen - 1, links - 1
             negative = ((totals + 1 - links).double() / totals).float()
         positive = (links_p.double() / totals).float()
         targets = target_hash(self.tokens.tokens[start:stop].long())[events]
         ends = torch.zeros(stop - start + 1, dtype=torch.int64, device=keys.device)
         torch.cumsum(taking.sum(0), 0, out=ends[1:])
         return Batch(
-            adjustment.links(keys, totals, targets), negative, positive, adjustment.link_count(links),
+            adjustment.links(keys, seen, totals, targets), negative, positive, adjustment.link_count(links),
             adjustment.link_count(links_p.clamp(min=1)), events, ends.cpu().numpy(),
         )  # fmt: skip
 

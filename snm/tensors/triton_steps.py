@@ -29,10 +29,11 @@ def _unsigned(pointer, at, there):
 
 @triton.jit
 def _units(links, stride, at, there):
-    """The hashes of the elementary metafeatures of a block of links."""
+    """What the hashes of a block of links are made of."""
     return (
         _unsigned(links, at, there), _unsigned(links + stride, at, there), _unsigned(links + 2 * stride, at, there),
         _unsigned(links + 3 * stride, at, there), _unsigned(links + 4 * stride, at, there),
+        _unsigned(links + 5 * stride, at, there), _unsigned(links + 6 * stride, at, there),
     )  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def _units(links, stride, at, there):
 def _place(units, of, group, lines, codes, stride, at, there, slots):
     """Where the weight of a conjunction lies: `of` are the bits of what it holds beside the link count."""
     h = _unsigned(lines + group * stride, at, there)
-    for u in tl.static_range(5):
+    for u in tl.static_range(7):
         h ^= tl.where(((of >> u) & 1) != 0, units[u], tl.zeros_like(h))
     code = tl.load(codes + group * stride + at, mask=there, other=0)
     return (((h >> 32) * slots) >> 32).to(tl.int64) ^ code
