@@ -51,7 +51,7 @@ class Pages(NamedTuple):
 
     starts: np.ndarray  # (pages + 1,): where each page begins in `data`
     data: np.ndarray  # (bytes,) uint8
-    long_links: np.ndarray  # (links of long rows,): spread target and code, see Spread
+    long_links: np.ndarray  # (slots of long rows,): spread target and code, see Spread; 0 where there is none
     singles: np.ndarray  # (types with such rows, words): codes of features seen once
     values: np.ndarray  # (codes,) float32: what each code stands for
     unigrams: np.ndarray  # (words,) float32: the row of the empty feature
@@ -201,12 +201,12 @@ class PageWriter:
             advance(len(weights))
             first, last = of_rows[rows[0]], of_rows[rows[1] - 1]
             sizes = self.sizes[int(first) : int(last) + 2]
-            return page_writing.measure_pages(*rows, part, self.shift, singles, small, sizes)  # type: ignore[no-any-return]
+            return page_writing.measure_pages(*rows, part, self.shift, singles, small, self.spread, sizes)  # type: ignore[no-any-return]
 
         measured = np.array(list(parallel.ordered(measure, ranges, self.threads)), np.int64).reshape(-1, 2)
         at = np.cumsum(measured, axis=0) - measured
         data = np.empty(measured[:, 0].sum(), np.uint8)
-        long_links = np.empty(measured[:, 1].sum(), self.spread.link_type)
+        long_links = np.zeros(measured[:, 1].sum(), self.spread.link_type)
 
         def write(number: int) -> tuple[int, int, int]:
             made: tuple[int, int, int] = page_writing.write_pages(

@@ -27,7 +27,7 @@ from snm.features import Extractor
 from snm.vocabulary import Vocabulary
 
 FORMAT = "snm-model"
-VERSION = 2
+VERSION = 3
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
 

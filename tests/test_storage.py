@@ -15,7 +15,8 @@ import pytest
 import snm
 from snm.errors import FormatError, SettingsError
 from snm.evaluation import verify
-from snm.kernels import pages
+from snm.kernels import page_writing, pages
+from snm.kernels.memory import LINE
 from snm.pages import Spread
 from snm.pipeline import Settings, train
 from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array
@@ -98,7 +99,7 @@ def test_a_damaged_manifest(copy: Path) -> None:
 def test_another_version(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
     (copy / MANIFEST).write_text(json.dumps({**manifest, "version": 99}))
-    refused(copy, "version 99", "reads snm-model version 2", "rebuild")
+    refused(copy, "version 99", "reads snm-model version 3", "rebuild")
 
 
 def test_another_kind(copy: Path) -> None:
@@ -155,6 +156,25 @@ def test_a_faulty_structure_is_found_by_verify(
     change(copy, name, work)
     with pytest.raises(FormatError, match=what):
         verify(copy, contexts=5)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda s: s.__setitem__(slice(None), np.roll(s, LINE)),
+        lambda s: s.__setitem__(slice(None), np.sort(s.reshape(-1, LINE)).ravel()),  # the end of a line tells most
+        lambda s: s.__setitem__(np.flatnonzero(s)[0], 0),
+    ],
+    ids=["moved", "crowded", "lost"],
+)
+def test_a_faulty_long_row_is_found_by_verify(tmp_path: Path, work: Callable[[np.ndarray], None]) -> None:
+    lines = [f"after w{n} come w{n * n % 101} and w{n * 7 % 101}" for n in range(101)]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    train(tmp_path / "text", tmp_path / "m", Settings(features="ngram(0..1)", threads=1, min_count=1))
+    verify(tmp_path / "m", contexts=5)
+    change(tmp_path / "m", "long_links", work)
+    with pytest.raises(FormatError, match="page"):
+        verify(tmp_path / "m", contexts=5)
 
 
 def test_a_manifest_that_lacks_something(copy: Path) -> None:
@@ -247,19 +267,30 @@ def test_a_failed_rename_costs_neither_model(corpus_file: Path, copy: Path, monk
 
 
 @pytest.mark.parametrize("code_bytes", [1, 2])
-@pytest.mark.parametrize("n", [33, 40, 100, 1000])
-def test_every_link_of_a_long_row_is_found_from_any_guess(code_bytes: int, n: int) -> None:
-    words = 5000
+@pytest.mark.parametrize("n", [33, 48, 100, 1000])
+@pytest.mark.parametrize("crowded", ["nowhere", "at the beginning", "at the end"])
+def test_every_link_of_a_long_row_is_found(crowded: str, n: int, code_bytes: int) -> None:
+    words, before = 1 << 13, 2 * LINE
     spread, random = Spread.over(words, code_bytes), np.random.default_rng(n)
-    targets = random.choice(np.arange(1, words), n, replace=False).astype(np.uint64)
-    placed = np.sort(targets * spread.factor & spread.mask)
-    codes = random.integers(0, 1 << int(spread.code_bits), n).astype(np.uint64)
-    others = np.full(20, (1 << (int(spread.bits) + int(spread.code_bits))) - 1, np.uint64)  # rows on both sides
-    links = np.concatenate([others, placed << spread.code_bits | codes, others]).astype(spread.link_type)
-    for k in range(n):
-        for guess in (k, 0, n - 1, int(random.integers(0, n)), max(0, k - 1), min(n - 1, k + 17)):
-            found = pages.find_link(np.int64(placed[k]), 20, n, 20 + guess, links, spread)
-            assert found == codes[k]
-    for missing in np.setdiff1d(np.arange(1 << int(spread.bits)), placed)[::50]:
-        guess = int(random.integers(0, n))
-        assert pages.find_link(np.int64(missing), 20, n, 20 + guess, links, spread) == -1
+    places = {
+        "nowhere": random.choice(np.arange(1, words), n, replace=False),
+        "at the beginning": np.arange(1, n + 1),
+        "at the end": np.arange(words - n, words),
+    }[crowded].astype(np.uint64)
+    targets = (places * spread.inverse & spread.mask).astype(np.uint32)
+    codes = random.integers(0, 1 << int(spread.code_bits), n).astype(np.uint32)
+    links = np.zeros(4 * LINE + 3 * n, spread.link_type)
+    others = np.iinfo(links.dtype).max  # rows on both sides
+    links[:before] = others
+    slots = page_writing.write_long_row(0, n, targets, codes, spread, before, links)
+    assert slots == page_writing.measure_long_row(0, n, targets, spread)
+    assert slots % LINE == 0
+    links[before + slots :] = others
+    assert np.count_nonzero(links[before : before + slots]) == n
+    assert slots <= (1.4 * n + LINE if crowded == "nowhere" else 2.5 * n)
+    for place, code in zip(places.tolist(), codes.tolist(), strict=True):
+        at = before + pages.slot_of_link(place, n, spread)
+        assert pages.find_link(place, at, links, spread) == code
+    for missing in np.setdiff1d(np.arange(1, words), places)[::50].tolist():
+        at = before + pages.slot_of_link(missing, n, spread)
+        assert pages.find_link(missing, at, links, spread) == -1

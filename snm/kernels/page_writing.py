@@ -4,8 +4,19 @@ import numpy as np
 from numba import njit
 
 from snm.kernels.hashing import helper
-from snm.kernels.memory import as_bits
-from snm.kernels.pages import IN_PAGE, INLINE, LONG, LONG_BYTES, SUMMED, WIDE, mark_of, spread_target
+from snm.kernels.memory import LINE, as_bits
+from snm.kernels.pages import (
+    IN_PAGE,
+    INLINE,
+    LONG,
+    LONG_BYTES,
+    SUMMED,
+    WIDE,
+    lines_of,
+    mark_of,
+    slot_of_link,
+    spread_target,
+)
 
 
 @helper
@@ -38,9 +49,47 @@ def code_links(first, last, c, weights, middles, singles, codes):
             codes[link] = low
 
 
+@helper
+def pack_link(target, code, spread):
+    return (np.uint64(spread_target(target, spread)) << spread.code_bits) | np.uint64(code)
+
+
+@helper
+def long_slots(end, n):
+    """Slots of a long row of n links whose last one lies before `end`: in the last line the last slot is empty."""
+    return max(LINE * lines_of(n), (end // LINE + 1) * LINE)
+
+
 @njit(nogil=True, cache=True)
-def measure_pages(first, last, c, shift, singles, code_bytes, starts):
-    """Bytes of the pages of rows [first, last), written to starts[page + 1]; return those and the long rows' links.
+def measure_long_row(start, stop, targets, spread):
+    """Slots of the long row of these links."""
+    n, end = stop - start, np.int64(0)
+    links = np.zeros(lines_of(n), np.int64)
+    for link in range(start, stop):
+        links[slot_of_link(spread_target(targets[link], spread), n, spread) // LINE] += 1
+    for line in range(len(links)):
+        end = max(end, line * LINE) + links[line]
+    return long_slots(end, n)
+
+
+@njit(nogil=True, cache=True)
+def write_long_row(start, stop, targets, codes, spread, at, long_links):
+    """Write the links, each to the line that its target names or the first free slot after; return their slots."""
+    n, end = stop - start, np.int64(0)
+    links = np.empty(n, np.uint64)
+    for link in range(start, stop):
+        links[link - start] = pack_link(targets[link], codes[link], spread)
+    links.sort()
+    for link in links:
+        line = slot_of_link(np.int64(link >> spread.code_bits), n, spread) // LINE
+        end = max(end, line * LINE) + 1
+        long_links[at + end - 1] = link
+    return long_slots(end, n)
+
+
+@njit(nogil=True, cache=True)
+def measure_pages(first, last, c, shift, singles, code_bytes, spread, starts):
+    """Bytes of the pages of rows [first, last), written to starts[page + 1]; return those and the long rows' slots.
 
     starts[0] belongs to the page of row `first`.
     """
@@ -56,13 +105,9 @@ def measure_pages(first, last, c, shift, singles, code_bytes, starts):
         added = 5 + record_bytes(c.totals[row], n, last_target, singles, code_bytes)
         starts[page + 1] += added
         size += added
-        long_links += n if n > IN_PAGE else 0
+        if n > IN_PAGE:
+            long_links += measure_long_row(c.offsets[row], c.offsets[row + 1], c.targets, spread)
     return size, long_links
-
-
-@helper
-def pack_link(target, code, spread):
-    return (np.uint64(spread_target(target, spread)) << spread.code_bits) | np.uint64(code)
 
 
 @helper
@@ -75,7 +120,7 @@ def put(value, size, at, data):
 @njit(nogil=True, cache=True)
 def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, code_bytes, at, data,
                 spread, long_at, long_base, long_links):  # fmt: skip
-    """Write the pages of rows [first, last) from data[at] on, long rows from long_links[long_at] on.
+    """Write the pages of rows [first, last) from data[at] on, long rows from long_links[long_at] on (zeros).
 
     `long_base` is the place of long_links[0] among all. Returns the most rows and the farthest record that a page
     had, and how many rows have a page and a mark that another has: a look-up finds the first of those.
@@ -113,13 +158,11 @@ def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, c
                 total = np.float64(0.0)
                 for link in range(start, stop):
                     total += values[link_codes[link]]
-                    long_links[long_at + link - start] = pack_link(c.targets[link], link_codes[link], spread)
-                long_links[long_at : long_at + n].sort()
                 at = put(LONG, 1, at, data)
                 at = put(n, 4, at, data)
                 at = put(as_bits(np.float32(total)), 4, at, data)
                 at = put(long_base + long_at, 6, at, data)
-                long_at += n
+                long_at += write_long_row(start, stop, c.targets, link_codes, spread, long_at, long_links)
                 continue
             at = put(n | (WIDE if wide else 0), 1, at, data)
             if n > SUMMED:

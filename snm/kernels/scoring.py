@@ -24,15 +24,14 @@ from snm.kernels.pages import (
     NO_ROW,
     ask_for_link,
     ask_for_page,
-    better_guess,
     find_link,
     first_link,
-    guess_link,
     is_long,
     page_start,
     read_long,
     read_short,
     record_at,
+    slot_of_link,
     spread_target,
 )
 from snm.kernels.vectors import TOGETHER
@@ -187,24 +186,19 @@ def read_items(items, records, pages, long_rows):
             items[2 * i] = items[2 * i + 1] = 0
         elif is_long(records[i], pages):
             code, links, row_sum = read_long(records[i], pages)
-            wanted, place = spread_target(word, pages.spread), first_link(records[i], pages)
+            wanted = spread_target(word, pages.spread)
             long_rows[n_long, 0], long_rows[n_long, 1] = i, wanted
-            long_rows[n_long, 2], long_rows[n_long, 3] = place, links
-            long_rows[n_long, 4] = guess_link(wanted, place, links, pages.spread)
+            long_rows[n_long, 2] = first_link(records[i], pages) + slot_of_link(wanted, links, pages.spread)
             n_long += 1
             pack(items, i, code, links, row_sum, np.float32(0.0))
         else:
             code, links, row_sum, weight = read_short(q, records[i], word, pages)
             pack(items, i, code, links, row_sum, weight)
-    links, spread = pages.long_links, pages.spread
+    links = pages.long_links
     for i in range(n_long):
-        prefetch(links, long_rows[i, 4])
+        ask_for_link(long_rows[i, 2], links)
     for i in range(n_long):
-        at = better_guess(long_rows[i, 1], long_rows[i, 2], long_rows[i, 3], long_rows[i, 4], links, spread)
-        ask_for_link(at, links)
-        long_rows[i, 4] = at
-    for i in range(n_long):
-        code = find_link(long_rows[i, 1], long_rows[i, 2], long_rows[i, 3], long_rows[i, 4], links, spread)
+        code = find_link(long_rows[i, 1], long_rows[i, 2], links, pages.spread)
         if code >= 0:
             set_weight(items, long_rows[i, 0], pages.values[code])
 
@@ -212,7 +206,7 @@ def read_items(items, records, pages, long_rows):
 @njit(nogil=True, cache=True)
 def look_up(words, pages, work):
     """Find the rows of the events whose keys are in `work`."""
-    records, long_rows = np.empty(TOGETHER, np.int64), np.empty((TOGETHER, 5), np.int64)
+    records, long_rows = np.empty(TOGETHER, np.int64), np.empty((TOGETHER, 3), np.int64)
     events, at, of_memo = len(words), 0, _64 - np.uint64(floor_log2(len(work.memo) // 2))
     for round in range(len(work.rounds) - 1):
         bits = 1

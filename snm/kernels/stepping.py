@@ -24,15 +24,14 @@ from snm.kernels.pages import (
     NO_ROW,
     ask_for_link,
     ask_for_page,
-    better_guess,
     find_link,
     first_link,
-    guess_link,
     is_long,
     read_long,
     read_short,
     read_words,
     record_at,
+    slot_of_link,
     spread_target,
 )
 from snm.kernels.vectors import TOGETHER
@@ -44,7 +43,7 @@ SLOT_COLUMNS = 7  # of Extractor.slot_table
 SCALARS = 14  # places of the handle before the addresses
 WORKING = SCALARS + 15  # place of the address of working memory
 HANDLE = WORKING + 1
-_ARRAYS = 15  # of working memory, of `slots * TOGETHER` numbers
+_ARRAYS = 13  # of working memory, of `slots * TOGETHER` numbers
 _BELOW_ONE = 0x3FF0000000000000 - 0x3FE6A09E667F3BCD  # from the root of 1/2 to 1, in bits
 _LOG10_2, _LN_10 = math.log10(2), math.log(10)
 
@@ -63,7 +62,7 @@ class Beam(NamedTuple):
     keys: np.ndarray  # (slots, TOGETHER) uint64
     records: np.ndarray  # (slots, TOGETHER) int64
     row_of: np.ndarray  # (slots, TOGETHER) int64: which of the rows that are read, -1 for none
-    long_rows: np.ndarray  # (slots * TOGETHER, 4) int64
+    long_rows: np.ndarray  # (slots * TOGETHER, 2) int64: row, and state that has its words
     scale: np.ndarray  # (slots, TOGETHER) float32
     members: np.ndarray  # (TOGETHER,) int64: states that are not equal
     which: np.ndarray  # (TOGETHER,) int64: for each state which of them it is equal to
@@ -109,8 +108,8 @@ def working_memory(handle):
         carray(pointer(at + 7 * size), square, np.uint64),
         longs(at + 8 * size, square),
         longs(at + 9 * size, square),
-        longs(at + 10 * size, (slots * TOGETHER, 4)),
-        floats(at + 14 * size, square),
+        longs(at + 10 * size, (slots * TOGETHER, 2)),
+        floats(at + 12 * size, square),
         longs(hidden + 8 * TOGETHER * units, (TOGETHER,)),
         longs(hidden + 8 * TOGETHER * (units + 1), (TOGETHER,)),
         carray(pointer(hidden + 8 * TOGETHER * (units + 2)), (TOGETHER,), np.uint64),
@@ -273,21 +272,14 @@ def ask_for_words(states, words, pages, beam, wanted, read, at):
             row_of[q, c] = n_rows
             if is_long(record, pages):
                 long_rows[n_long, 0], long_rows[n_long, 1] = n_rows, of_state
-                long_rows[n_long, 2], long_rows[n_long, 3] = first_link(record, pages), read_long(record, pages)[1]
+                first, n = first_link(record, pages), read_long(record, pages)[1]
                 for i in range(m):
-                    at[n_long, i] = guess_link(
-                        wanted[of_state, i], long_rows[n_long, 2], long_rows[n_long, 3], pages.spread
-                    )
-                    prefetch(pages.long_links, at[n_long, i])
+                    at[n_long, i] = first + slot_of_link(wanted[of_state, i], n, pages.spread)
+                    ask_for_link(at[n_long, i], pages.long_links)
                 n_long += 1
             else:
                 read_words(q, record, words[of_state], pages, read[n_rows])
             n_rows += 1
-    for r in range(n_long):
-        for i in range(m):
-            target, place, n = wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3]
-            at[r, i] = better_guess(target, place, n, at[r, i], pages.long_links, pages.spread)
-            ask_for_link(at[r, i], pages.long_links)
     return n_long
 
 
@@ -297,8 +289,7 @@ def add_words(n_long, pages, beam, wanted, read, at, weights):
     long_rows, (states, m) = beam.long_rows, weights.shape
     for r in range(n_long):
         for i in range(m):
-            target, place, n = wanted[long_rows[r, 1], i], long_rows[r, 2], long_rows[r, 3]
-            code = find_link(target, place, n, at[r, i], pages.long_links, pages.spread)
+            code = find_link(wanted[long_rows[r, 1], i], at[r, i], pages.long_links, pages.spread)
             read[long_rows[r, 0], i] = pages.values[code] if code >= 0 else _ZERO
     for q in range(1, len(beam.keys)):
         for c in range(states):

@@ -10,7 +10,8 @@ import torch
 
 from snm.calibration import CODES_AN_OCTAVE
 from snm.counting import Counts
-from snm.kernels.pages import IN_PAGE, INLINE, LONG, LONG_BYTES, MARK_BITS, SUMMED, WIDE
+from snm.kernels.memory import LINE
+from snm.kernels.pages import IN_PAGE, INLINE, LINKS_A_LINE, LONG, LONG_BYTES, MARK_BITS, SUMMED, WIDE
 from snm.pages import PageWriter, Spread, check_finite
 from snm.tensors.hashing import array_of, shift_right
 from snm.tensors.training import Rows, TensorAdjustment
@@ -106,10 +107,10 @@ class _Packer:
         sums.index_add_(0, of_link, values[self.codes])
         sum_bits = sums.float().view(torch.int32).long()
         long, summed = self.long.nonzero().squeeze(1), self.summed.nonzero().squeeze(1)
-        n_long = self.lengths[long]
-        _put(data, record[long] + 2, n_long, 4)
+        _put(data, record[long] + 2, self.lengths[long], 4)
         _put(data, record[long] + 6, sum_bits[long], 4)
-        _put(data, record[long] + 10, long_base + torch.cumsum(n_long, 0) - n_long, 6)
+        long_links, places = self._long_rows(long, spread)
+        _put(data, record[long] + 10, long_base + places, 6)
         _put(data, record[summed] + 2, sum_bits[summed], 4)
 
         links = (~(self.inline | self.long))[of_link].nonzero().squeeze(1)
@@ -123,15 +124,32 @@ class _Packer:
         coded = ~self.single[row]
         codes = first + width * self.lengths[row] + self.code_bytes * number
         _put(data, codes[coded], self.codes[links[coded]], self.code_bytes)
-        return data, self._long_links(spread)
+        return data, long_links
 
-    def _long_links(self, spread: Spread) -> Tensor:
-        """Links of long rows: spread target and code, sorted in each row."""
+    def _long_rows(self, long: Tensor, spread: Spread) -> tuple[Tensor, Tensor]:
+        """Slots of the rows `long`: spread target and code of each link, and zeros; and where each row begins."""
         links = self.long[self.rows.of_link].nonzero().squeeze(1)
         factor, mask, bits = int(spread.factor), int(spread.mask), int(spread.code_bits)
         packed = ((self.rows.targets[links] * factor & mask) << bits) | self.codes[links]
+        row = torch.repeat_interleave(torch.arange(len(long), device=links.device), self.lengths[long])
         packed, order = torch.sort(packed)
-        return packed[torch.argsort(self.rows.of_link[links][order], stable=True)]
+        packed = packed[torch.argsort(row[order], stable=True)]
+        # the slot of link i is LINE times its line or, if later, the one after that of link i - 1
+        lines = -(-self.lengths[long] // LINKS_A_LINE)
+        named = LINE * (((packed >> bits) * lines[row]) >> int(spread.bits))
+        first, number = (
+            torch.cumsum(self.lengths[long], 0) - self.lengths[long],
+            torch.arange(len(row), device=row.device),
+        )
+        number = number - first[row]
+        apart = row * (int(named.amax()) + len(row) + 1) if len(row) else row
+        slot = number + torch.cummax(named - number + apart, 0).values - apart
+        ends = torch.zeros_like(first).scatter_reduce(0, row, slot + 1, "amax")
+        sizes = LINE * torch.maximum(lines, ends // LINE + 1)
+        places = torch.cumsum(sizes, 0) - sizes
+        made = torch.zeros(int(sizes.sum()), dtype=torch.int64, device=row.device)
+        made[places[row] + slot] = packed
+        return made, places
 
 
 def _put(data: Tensor, at: Tensor, value: Tensor, size: int) -> None:
