@@ -19,6 +19,7 @@ from snm.training import AdjustmentFunction
 GOLDEN = 0.6180339887498949
 ROWS_A_PAGE = 4  # at least, on average; less than twice as many
 SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # whose weights tell what codes should stand for
+PADDING = 256  # zero bytes after the last page: kernels read many bytes together, and may go beyond it
 ARRAYS = ("starts", "data", "long_links", "singles", "values", "unigrams")
 
 
@@ -72,7 +73,7 @@ class Pages(NamedTuple):
         types = how["single_types"]
         if (
             len(arrays["starts"]) != (1 << how["bits"]) + 1
-            or len(arrays["data"]) < int(arrays["starts"][-1])
+            or len(arrays["data"]) < int(arrays["starts"][-1]) + PADDING
             or len(arrays["unigrams"]) != words
             or len(arrays["singles"]) != len(types) * words
         ):
@@ -126,7 +127,7 @@ class PageWriter:
         self.n_long = self.shadowed = 0
         for part in self._parts(rows):
             self._add(part, advance)
-        self.writer.append("data", np.zeros(8, np.uint8))  # so that eight bytes can be read anywhere
+        self.writer.append("data", np.zeros(PADDING, np.uint8))
         starts = np.cumsum(self.sizes)
         self.writer.array("starts", "<u4" if starts[-1] < 1 << 32 else "<u8", WRITTEN_TOGETHER).append(starts)
         for name, dtype, array in (

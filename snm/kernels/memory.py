@@ -68,7 +68,7 @@ as_float, as_bits = _bits_as(types.float32, types.uint32), _bits_as(types.uint32
 as_double, as_long = _bits_as(types.float64, types.int64), _bits_as(types.int64, types.float64)
 
 
-MARKS, MARKS_BYTES = 16, 64  # how many numbers `matches` compares, and the bytes that it may read
+MARKS, MARKS_BYTES = 8, 32  # how many numbers `matches` compares, and the bytes that it may read
 
 
 @intrinsic
@@ -90,7 +90,7 @@ def matches(typing_context, array, index, mark):
         for i in range(4):
             wanted = builder.insert_element(wanted, arguments[2], number(i))
         found = ir.Constant(ir.IntType(64), 0)
-        for part in range(4):
+        for part in range(MARKS // 4):
             address = builder.gep(made.data, [builder.add(at, at.type(12 * part))])
             loaded = builder.load(builder.bitcast(address, few.as_pointer()))
             loaded.align = 1
@@ -101,6 +101,30 @@ def matches(typing_context, array, index, mark):
         return found
 
     return types.int64(array, index, types.uint32), generate
+
+
+@intrinsic(prefer_literal=True)
+def equal_targets(typing_context, array, index, target, number, size):
+    """Bit i says whether the `size` bytes from array[index + size * i] on are `target`, for every i below `number`.
+
+    Both are constants. Without a branch, too.
+    """
+    n, bits = number.literal_value, 8 * size.literal_value
+
+    def generate(context, builder, signature, arguments):
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        kind, zero = ir.IntType(bits), ir.IntType(32)(0)
+        few = ir.VectorType(kind, n)
+        loaded = builder.load(builder.bitcast(builder.gep(made.data, [at]), few.as_pointer()))
+        loaded.align = 1
+        wanted = builder.trunc(arguments[2], kind) if bits < 32 else arguments[2]
+        one = builder.insert_element(ir.Constant(few, ir.Undefined), wanted, zero)
+        wanted = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), n), [zero] * n))
+        equal = builder.bitcast(builder.icmp_unsigned("==", loaded, wanted), ir.IntType(n))
+        return builder.zext(equal, ir.IntType(64)) if n < 64 else equal
+
+    return types.int64(array, index, types.uint32, number, size), generate
 
 
 LINE = 16  # how many links `equal_links` compares: a line of the cache, where they have four bytes

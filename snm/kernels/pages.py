@@ -19,6 +19,7 @@ from snm.kernels.memory import (
     MARKS_BYTES,
     as_float,
     equal_links,
+    equal_targets,
     lowest_bit,
     matches,
     prefetch,
@@ -65,23 +66,6 @@ def code_of(link, spread):
 
 
 @helper
-def entry_of(key, at, pages):
-    """Where the page at data[at] has the two bytes of the row `key`, or -1."""
-    rows = np.int64(pages.data[at])
-    mark = mark_of(key, pages.shift)
-    first = np.int64(0)
-    if at + MARKS_BYTES <= len(pages.data):
-        here = matches(pages.data, at + 1, mark) & ((np.int64(1) << min(rows, MARKS)) - 1)
-        if here:
-            return at + 1 + 3 * rows + 2 * lowest_bit(here)
-        first = MARKS
-    for i in range(first, rows):
-        if read_u4(pages.data, at + 1 + 3 * i) & _MARK == mark:
-            return at + 1 + 3 * rows + 2 * i
-    return -1
-
-
-@helper
 def page_start(key, pages):
     """Where the page of `key` begins, or -1 where it holds nothing."""
     page = key >> pages.shift
@@ -91,12 +75,10 @@ def page_start(key, pages):
 
 @helper
 def ask_for_page(key, pages):
-    """The same, and the page is asked for, up to three lines of it."""
+    """The same, and the page is asked for, as far as its marks may go."""
     at = page_start(key, pages)
     prefetch(pages.data, max(at, 0))
-    prefetch(pages.data, max(at, 0) + 64)
-    if np.int64(pages.starts[(key >> pages.shift) + np.uint64(1)]) > (at | 63) + 64:
-        prefetch(pages.data, at + 128)
+    prefetch(pages.data, max(at, 0) + MARKS_BYTES)
     return at
 
 
@@ -104,18 +86,40 @@ def ask_for_page(key, pages):
 def record_at(key, at, pages):
     """Where the record of the row `key` is, whose page begins at data[at].
 
-    NO_ROW where there is none, -1 - target where the row is told in its two bytes.
+    NO_ROW where there is none, -1 - target where the row is told in its two bytes. Without branches, where a page has
+    no more than MARKS rows: whether there is a row cannot be foretold, and to be wrong about it costs more than this.
     """
-    entry = entry_of(key, at, pages) if at >= 0 else np.int64(-1)
-    if entry < 0:
-        return np.int64(NO_ROW)
-    told = np.int64(read_u2(pages.data, entry))
-    return -1 - told if told < INLINE else at + 1 + 5 * np.int64(pages.data[at]) + told - INLINE
+    page = max(at, np.int64(0))
+    rows, mark = np.int64(pages.data[page]), mark_of(key, pages.shift)
+    here = matches(pages.data, page + 1, mark) & ((np.int64(1) << min(rows, MARKS)) - 1)
+    number = lowest_bit(here) if here else np.int64(0)
+    if rows > MARKS and not here:
+        number = MARKS
+        while number < rows and read_u4(pages.data, page + 1 + 3 * number) & _MARK != mark:
+            number += 1
+        here = np.int64(number < rows)
+    told = np.int64(read_u2(pages.data, page + 1 + 3 * rows + 2 * number))
+    record = -1 - told if told < INLINE else page + 1 + 5 * rows + told - INLINE
+    return record if here and at >= 0 else np.int64(NO_ROW)
+
+
+@helper
+def ask_for_record(record, pages):
+    """Ask for what `read_short` and `read_long` read, most of the time."""
+    prefetch(pages.data, max(record, 0))
+    prefetch(pages.data, max(record, 0) + 48)
+
+
+@helper
+def ask_for_rest(record, pages):
+    """Ask for what `ask_for_record` leaves out of a row of more than SUMMED links."""
+    prefetch(pages.data, record + 112)
+    prefetch(pages.data, record + 160)
 
 
 @helper
 def is_long(record, pages):
-    return record >= 0 and pages.data[record + 1] & LONG != 0
+    return (record >= 0) & (pages.data[max(record, np.int64(0)) + 1] & LONG != 0)
 
 
 @helper
@@ -141,33 +145,43 @@ def target_at(place, i, flags, pages):
 
 
 @helper
+def find_target(word, n, place, flags, pages):
+    """Bit i says whether target i of the n at data[place] is `word`."""
+    if flags & WIDE:
+        here = equal_targets(pages.data, place, word, SUMMED, 4)
+        if n > SUMMED:
+            here = equal_targets(pages.data, place, word, IN_PAGE, 4)
+    else:
+        here = equal_targets(pages.data, place, word, SUMMED, 2)
+        if n > SUMMED:
+            here = equal_targets(pages.data, place, word, IN_PAGE, 2)
+        here = here if word < 0x10000 else np.int64(0)
+    return here & ((np.int64(1) << n) - 1)
+
+
+@helper
 def read_short(q, record, word, pages):
     """Code of C_i*, number of links, their sum, and the weight of `word`: of a row of slot q that is not long."""
     single = pages.single_of_slot[q]
     if record < 0:
         weight = pages.values[pages.singles[single, -1 - record]]
         return np.uint8(0), np.int64(1), weight, weight if -1 - record == word else np.float32(0.0)
-    flags = np.int64(pages.data[record + 1])
+    flags, code = np.int64(pages.data[record + 1]), pages.data[record]
     n = flags & (WIDE - 1)
-    code = pages.data[record]
     place = record + (6 if n > SUMMED else 2)
+    here = find_target(word, n, place, flags, pages)
     if code == 0 and single >= 0:
-        target = target_at(place, 0, flags, pages)
-        weight = pages.values[pages.singles[single, target]]
-        return code, n, weight, weight if target == word else np.float32(0.0)
+        weight = pages.values[pages.singles[single, target_at(place, 0, flags, pages)]]
+        return code, n, weight, weight if here else np.float32(0.0)
     codes = place + n * (4 if flags & WIDE else 2)
-    weight = np.float32(0.0)
-    for i in range(n):
-        target = target_at(place, i, flags, pages)
-        if target >= word:
-            if target == word:
-                weight = pages.values[code_at(codes + i * pages.code_bytes, pages)]
-            break
+    found = pages.values[code_at(codes + (lowest_bit(here) if here else np.int64(0)) * pages.code_bytes, pages)]
+    weight = found if here else np.float32(0.0)
     if n > SUMMED:
         return code, n, as_float(read_u4(pages.data, record + 2)), weight
     total = np.float64(0.0)
-    for i in range(n):
-        total += pages.values[code_at(codes + i * pages.code_bytes, pages)]
+    for i in range(SUMMED):  # all of them, since how many there are cannot be foretold
+        value = np.float64(pages.values[code_at(codes + i * pages.code_bytes, pages)])
+        total += value if i < n else 0.0
     return code, n, np.float32(total), weight
 
 
@@ -204,14 +218,14 @@ def find_link(wanted, at, links, spread):
     All links of a line are looked at together: where a loop over them would end cannot be foretold.
     """
     first = at & ~np.int64(LINE - 1)
-    while True:
-        here = equal_links(links, first, spread.code_bits, np.uint64(wanted))
-        if here:
-            return code_of(links[first + lowest_bit(here)], spread)
-        last = np.int64(np.uint64(links[first + LINE - 1]) >> spread.code_bits)
-        if last == 0 or last > wanted:
-            return np.int64(-1)
+    here = equal_links(links, first, spread.code_bits, np.uint64(wanted))
+    last = np.int64(np.uint64(links[first + LINE - 1]) >> spread.code_bits)
+    while (here == 0) & (last != 0) & (last < wanted):  # it was pushed on, or is not there: rare
         first += LINE
+        here = equal_links(links, first, spread.code_bits, np.uint64(wanted))
+        last = np.int64(np.uint64(links[first + LINE - 1]) >> spread.code_bits)
+    code = code_of(links[first + (lowest_bit(here) if here else np.int64(0))], spread)
+    return code if here else np.int64(-1)
 
 
 @helper

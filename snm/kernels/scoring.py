@@ -19,14 +19,18 @@ from snm.kernels.adjustment import floor_log2
 from snm.kernels.extraction import ABSENT
 from snm.kernels.gating import add_unigram, clear, make_rows, mix
 from snm.kernels.hashing import helper
-from snm.kernels.memory import as_bits, as_float, prefetch
+from snm.kernels.memory import as_bits, as_float, equal_targets, lowest_bit, prefetch
 from snm.kernels.pages import (
+    LONG,
     NO_ROW,
+    SUMMED,
+    WIDE,
     ask_for_link,
     ask_for_page,
+    ask_for_record,
+    ask_for_rest,
     find_link,
     first_link,
-    is_long,
     page_start,
     read_long,
     read_short,
@@ -37,11 +41,12 @@ from snm.kernels.pages import (
 from snm.kernels.vectors import TOGETHER
 
 PART_BITS = 10  # of a key that name its part, at most
+ITEMS_TOGETHER = 256  # that are looked for in stages
 LEAST_ITEMS = 256  # of a part, on average, where there are fewer bits
 SLOT_BITS = 32  # of `Work.whose`
 NEVER, GONE, HERE = 0, 1, 2  # of a slot of an event: there is no such feature, it was never seen, it was
 _LOW, _32, _64 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(64)
-_ONE, _TWO, _TOGETHER = np.uint64(1), np.uint64(2), np.uint64(TOGETHER)
+_ALL, _ONE, _TWO, _TOGETHER = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint64(2), np.uint64(TOGETHER)
 _SLOT_BITS, _SLOT = np.uint64(SLOT_BITS), np.uint64((1 << SLOT_BITS) - 1)
 
 
@@ -83,6 +88,14 @@ def set_weight(items, i, weight):
 
 
 @helper
+def mark_wanted(keys, parent, ungated, state):
+    """state[k]: NEVER, GONE or, for now, HERE, by the state of the feature that it contains."""
+    for k in range(len(keys)):
+        here = keys[k] != ABSENT
+        state[k] = np.uint8(here) + np.uint8(here & (ungated | (parent[k] != GONE)))
+
+
+@helper
 def list_items(events, round, at, parents, shift, ends, work):
     """The features of one round, TOGETHER events at a time, to work.whose[at:] and work.listed; returns how many.
 
@@ -99,16 +112,18 @@ def list_items(events, round, at, parents, shift, ends, work):
         first[start // TOGETHER] = at + np.int64(n)
         for q in work.slots[work.rounds[round] : work.rounds[round + 1]]:
             place = (start // in_block * slots + q) * in_block + start % in_block
-            of_slot, state = keys[place : place + few], work.state[(start * slots + q * TOGETHER) :]
-            parent = work.state[(start * slots + parents[q] * TOGETHER) :]
+            of_slot, own = keys[place : place + few], start * slots + q * TOGETHER
+            mark_wanted(of_slot, work.state[start * slots + parents[q] * TOGETHER :], ungated, work.state[own:])
             slot = (np.uint64(start) << _SLOT_BITS) | np.uint64(q)
-            for k in range(np.uint64(few)):
-                here = of_slot[k] != ABSENT
-                wanted = here & (ungated | (parent[k] != GONE))
-                state[k] = np.uint8(here) + np.uint8(wanted)  # NEVER, GONE or, for now, HERE
+            here = np.uint64(equal_targets(work.state, own, np.uint32(HERE), TOGETHER, 1)) & (
+                _ALL >> np.uint64(TOGETHER - few)
+            )
+            while here:
+                k = np.uint64(lowest_bit(np.int64(here)))
+                here &= here - _ONE
                 listed[n], whose[n] = of_slot[k], slot + (k << _SLOT_BITS)
-                ends[of_slot[k] >> shift] += np.int64(wanted)
-                n += np.uint64(wanted)
+                ends[of_slot[k] >> shift] += 1
+                n += _ONE
     first[-(-events // TOGETHER)] = at + np.int64(n)
     begin = 0
     for p in range(len(ends)):
@@ -148,7 +163,7 @@ def give_items(n, at, shift, ends, work):
 
 @helper
 def find_records(items, pages, records):
-    """Where the rows of at most TOGETHER items are.
+    """Where the rows of at most ITEMS_TOGETHER items are.
 
     In stages, so that the fetches from memory of one stage do not wait for each other.
     """
@@ -159,6 +174,7 @@ def find_records(items, pages, records):
         records[i] = ask_for_page(items[2 * i], pages)
     for i in range(n):
         records[i] = record_at(items[2 * i], records[i], pages)
+        ask_for_record(records[i], pages)
 
 
 @helper
@@ -174,39 +190,59 @@ def recall_records(items, pages, shift, memo, records):
             memo[place] = key
             memo[place + _ONE] = np.uint64(record_at(key, page_start(key, pages), pages))
         records[i] = np.int64(memo[place + _ONE])
+        ask_for_record(records[i], pages)
 
 
 @helper
-def read_items(items, records, pages, long_rows):
+def sort_items(records, pages, lists):
+    """The numbers of the rows of more than IN_PAGE links, of those of more than SUMMED, and of the others.
+
+    Each kind is then read by a loop of its own: which one comes next cannot be foretold.
+    """
+    few = many = long = np.uint64(0)
+    for i in range(len(records)):
+        flags = pages.data[max(records[i], np.int64(0)) + 1]
+        is_long = (records[i] >= 0) & (flags & LONG != 0)
+        is_many = (records[i] >= 0) & (flags & LONG == 0) & (flags & (WIDE - 1) > SUMMED)
+        lists[0, few] = lists[1, many] = lists[2, long] = i
+        few += np.uint64((records[i] != NO_ROW) & (not is_many) & (not is_long))
+        many += np.uint64(is_many)
+        long += np.uint64(is_long)
+    return np.int64(few), np.int64(many), np.int64(long)
+
+
+@helper
+def read_items(items, records, pages, lists, links_at):
     """What the rows at these records say: in place of the items."""
-    n_long = 0
+    few, many, n_long = sort_items(records[: len(items) // 2], pages, lists)
     for i in range(len(items) // 2):
-        word, q = np.uint32(items[2 * i + 1] & _LOW), np.int64(items[2 * i + 1] >> _32)
-        if records[i] == NO_ROW:
-            items[2 * i] = items[2 * i + 1] = 0
-        elif is_long(records[i], pages):
-            code, links, row_sum = read_long(records[i], pages)
-            wanted = spread_target(word, pages.spread)
-            long_rows[n_long, 0], long_rows[n_long, 1] = i, wanted
-            long_rows[n_long, 2] = first_link(records[i], pages) + slot_of_link(wanted, links, pages.spread)
-            n_long += 1
-            pack(items, i, code, links, row_sum, np.float32(0.0))
-        else:
+        items[2 * i] = 0
+    for k in range(n_long):
+        i = lists[2, k]
+        wanted = spread_target(np.uint32(items[2 * i + 1] & _LOW), pages.spread)
+        code, links, row_sum = read_long(records[i], pages)
+        links_at[k, 0] = wanted
+        links_at[k, 1] = first_link(records[i], pages) + slot_of_link(wanted, links, pages.spread)
+        pack(items, i, code, links, row_sum, np.float32(0.0))
+    for k in range(n_long):
+        ask_for_link(links_at[k, 1], pages.long_links)
+    for i in lists[1, :many]:
+        ask_for_rest(records[i], pages)
+    for kind, n in ((0, few), (1, many)):
+        for i in lists[kind, :n]:
+            word, q = np.uint32(items[2 * i + 1] & _LOW), np.int64(items[2 * i + 1] >> _32)
             code, links, row_sum, weight = read_short(q, records[i], word, pages)
             pack(items, i, code, links, row_sum, weight)
-    links = pages.long_links
-    for i in range(n_long):
-        ask_for_link(long_rows[i, 2], links)
-    for i in range(n_long):
-        code = find_link(long_rows[i, 1], long_rows[i, 2], links, pages.spread)
-        if code >= 0:
-            set_weight(items, long_rows[i, 0], pages.values[code])
+    for k in range(n_long):
+        code = find_link(links_at[k, 0], links_at[k, 1], pages.long_links, pages.spread)
+        set_weight(items, lists[2, k], pages.values[max(code, 0)] if code >= 0 else np.float32(0.0))
 
 
 @njit(nogil=True, cache=True)
 def look_up(words, pages, work):
     """Find the rows of the events whose keys are in `work`."""
-    records, long_rows = np.empty(TOGETHER, np.int64), np.empty((TOGETHER, 3), np.int64)
+    records, links_at = np.empty(ITEMS_TOGETHER, np.int64), np.empty((ITEMS_TOGETHER, 2), np.int64)
+    lists = np.empty((3, ITEMS_TOGETHER), np.int64)
     events, at, of_memo = len(words), 0, _64 - np.uint64(floor_log2(len(work.memo) // 2))
     for round in range(len(work.rounds) - 1):
         bits = 1
@@ -215,13 +251,13 @@ def look_up(words, pages, work):
         ends, shift = work.ends[: 1 << bits], _64 - np.uint64(bits)
         n = list_items(events, round, at, pages.parent_of_slot, shift, ends, work)
         spread_items(words, n, at, shift, ends, work)
-        for i in range(0, n, TOGETHER):
-            items = work.items[2 * i : 2 * min(i + TOGETHER, n)]
+        for i in range(0, n, ITEMS_TOGETHER):
+            items = work.items[2 * i : 2 * min(i + ITEMS_TOGETHER, n)]
             if round == 0:
                 recall_records(items, pages, of_memo, work.memo, records)
             else:
                 find_records(items, pages, records)
-            read_items(items, records, pages, long_rows)
+            read_items(items, records, pages, lists, links_at)
         give_items(n, at, shift, ends, work)
         at += n
 
