@@ -11,8 +11,8 @@ from snm.calibration import Gate
 from snm.features import Extractor
 from snm.pages import Pages
 
-MOST_EVENTS = 1 << 17  # at a time
-MOST_BYTES = 1 << 28  # of working memory for each thread
+MOST_EVENTS = 1 << 18  # at a time
+MOST_BYTES = 1 << 29  # of working memory for each thread
 
 
 class Scorer:
@@ -76,7 +76,7 @@ class Scorer:
             return self._make_work(max(1, blocks))
 
     def _make_work(self, blocks: int) -> Any:
-        from snm.kernels.scoring import PART_BITS, Work
+        from snm.kernels.scoring import MEMO, PART_BITS, Work
         from snm.kernels.vectors import TOGETHER
 
         slots, events = self.extractor.n_slots, blocks * self.extractor.block
@@ -91,5 +91,5 @@ class Scorer:
             listed=np.empty(events * self._longest + 1, np.uint64),
             items=np.empty(2 * events * self._longest, np.uint64),
             ends=np.empty(1 << PART_BITS, np.int64),
-            memo=np.zeros(4 << events.bit_length(), np.uint64),
+            memo=np.zeros(MEMO << events.bit_length(), np.uint64),
         )

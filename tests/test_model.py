@@ -312,3 +312,31 @@ def test_a_trained_model_is_the_oracles(corpus_file: Path, tmp_path: Path) -> No
     assert perplexity(model, few).ppl == pytest.approx(
         reference.perplexity(model.spec, m, reference.to_sentences(few.tokens)), rel=1e-6
     )
+
+
+@pytest.mark.parametrize("weight_bits", [8, 16])
+def test_rows_of_all_lengths_say_the_same_scored_and_read(weight_bits: int, tmp_path: Path) -> None:
+    """Rows of 1 to 32 links in their page, with targets of two bytes and of four, and long ones."""
+    often, rare = 66_000, 70_000  # words in the order of their ids: those from 65,536 on take four bytes
+    random = np.random.default_rng(1)
+    followers = {
+        f"{kind}{n}": random.choice(np.arange(low, high), n, replace=False).tolist()
+        for kind, low, high in (("near", 0, 300), ("far", often, rare))
+        for n in (*range(1, 34), 40, 100)
+    }
+    lines = [" ".join([f"w{word}"] * 9) for word in range(often)]
+    lines += [f"{context} w{word}" for context, words in followers.items() for word in words for _ in range(2)]
+    lines += [f"{context} w{words[0]}" for context, words in followers.items()]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    settings = Settings(features="ngram(0..1)", min_count=1, weight_bits=weight_bits, threads=1)
+    model = snm.train(tmp_path / "text", tmp_path / "m", settings)
+    assert isinstance(model, RowModel)
+    assert sum(model.vocabulary.id_of(f"w{words[-1]}") >= 1 << 16 for words in followers.values()) > 10
+    for context, words in followers.items():
+        p = model.distribution(model.context(context))
+        asked = [f"w{word}" for word in {*words[:12], *words[-3:], 5, 299, often - 1, rare - 1}]
+        scored = model.probabilities(encode_lines([f"{context} {word}" for word in asked], model.vocabulary).tokens)
+        for word, found in zip(asked, scored[2::4], strict=True):
+            assert found == pytest.approx(p[model.vocabulary.id_of(word)], rel=1e-5)
+        stepped = model.expand(model.state_array([model.step(model.start(), context)[1]]), asked)
+        assert 10 ** stepped[0] == pytest.approx(scored[2::4], rel=1e-6)

@@ -104,12 +104,12 @@ def matches(typing_context, array, index, mark):
 
 
 @intrinsic(prefer_literal=True)
-def equal_targets(typing_context, array, index, target, number, size):
-    """Bit i says whether the `size` bytes from array[index + size * i] on are `target`, for every i below `number`.
+def equal_numbers(typing_context, array, index, wanted, count, size):
+    """Bit i says whether the number of `size` bytes at array[index + size * i] is `wanted`, for every i below `count`.
 
     Both are constants. Without a branch, too.
     """
-    n, bits = number.literal_value, 8 * size.literal_value
+    n, bits = count.literal_value, 8 * size.literal_value
 
     def generate(context, builder, signature, arguments):
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -118,13 +118,13 @@ def equal_targets(typing_context, array, index, target, number, size):
         few = ir.VectorType(kind, n)
         loaded = builder.load(builder.bitcast(builder.gep(made.data, [at]), few.as_pointer()))
         loaded.align = 1
-        wanted = builder.trunc(arguments[2], kind) if bits < 32 else arguments[2]
-        one = builder.insert_element(ir.Constant(few, ir.Undefined), wanted, zero)
-        wanted = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), n), [zero] * n))
-        equal = builder.bitcast(builder.icmp_unsigned("==", loaded, wanted), ir.IntType(n))
+        number = builder.trunc(arguments[2], kind) if bits < 32 else arguments[2]
+        one = builder.insert_element(ir.Constant(few, ir.Undefined), number, zero)
+        numbers = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), n), [zero] * n))
+        equal = builder.bitcast(builder.icmp_unsigned("==", loaded, numbers), ir.IntType(n))
         return builder.zext(equal, ir.IntType(64)) if n < 64 else equal
 
-    return types.int64(array, index, types.uint32, number, size), generate
+    return types.int64(array, index, types.uint32, count, size), generate
 
 
 LINE = 16  # how many links `equal_links` compares: a line of the cache, where they have four bytes

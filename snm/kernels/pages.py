@@ -19,7 +19,7 @@ from snm.kernels.memory import (
     MARKS_BYTES,
     as_float,
     equal_links,
-    equal_targets,
+    equal_numbers,
     lowest_bit,
     matches,
     prefetch,
@@ -148,13 +148,13 @@ def target_at(place, i, flags, pages):
 def find_target(word, n, place, flags, pages):
     """Bit i says whether target i of the n at data[place] is `word`."""
     if flags & WIDE:
-        here = equal_targets(pages.data, place, word, SUMMED, 4)
+        here = equal_numbers(pages.data, place, word, SUMMED, 4)
         if n > SUMMED:
-            here = equal_targets(pages.data, place, word, IN_PAGE, 4)
+            here = equal_numbers(pages.data, place, word, IN_PAGE, 4)
     else:
-        here = equal_targets(pages.data, place, word, SUMMED, 2)
+        here = equal_numbers(pages.data, place, word, SUMMED, 2)
         if n > SUMMED:
-            here = equal_targets(pages.data, place, word, IN_PAGE, 2)
+            here = equal_numbers(pages.data, place, word, IN_PAGE, 2)
         here = here if word < 0x10000 else np.int64(0)
     return here & ((np.int64(1) << n) - 1)
 

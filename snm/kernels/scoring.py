@@ -19,7 +19,7 @@ from snm.kernels.adjustment import floor_log2
 from snm.kernels.extraction import ABSENT
 from snm.kernels.gating import add_unigram, clear, make_rows, mix
 from snm.kernels.hashing import helper
-from snm.kernels.memory import as_bits, as_float, equal_targets, lowest_bit, prefetch
+from snm.kernels.memory import as_bits, as_float, equal_numbers, lowest_bit, prefetch
 from snm.kernels.pages import (
     LONG,
     NO_ROW,
@@ -31,6 +31,7 @@ from snm.kernels.pages import (
     ask_for_rest,
     find_link,
     first_link,
+    is_long,
     page_start,
     read_long,
     read_short,
@@ -42,11 +43,13 @@ from snm.kernels.vectors import TOGETHER
 
 PART_BITS = 10  # of a key that name its part, at most
 ITEMS_TOGETHER = 256  # that are looked for in stages
+MEMO = 8  # numbers for a feature: its key, what its row says of itself, its first link, its links, its record
 LEAST_ITEMS = 256  # of a part, on average, where there are fewer bits
 SLOT_BITS = 32  # of `Work.whose`
 NEVER, GONE, HERE = 0, 1, 2  # of a slot of an event: there is no such feature, it was never seen, it was
 _LOW, _32, _64 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(64)
 _ALL, _ONE, _TWO, _TOGETHER = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint64(2), np.uint64(TOGETHER)
+_MEMO, _FIRST, _NUMBER, _RECORD = np.uint64(MEMO), np.uint64(3), np.uint64(4), np.uint64(5)
 _SLOT_BITS, _SLOT = np.uint64(SLOT_BITS), np.uint64((1 << SLOT_BITS) - 1)
 
 
@@ -63,7 +66,7 @@ class Work(NamedTuple):
     listed: np.ndarray  # (items of a round,) uint64: their keys
     items: np.ndarray  # (2 * items of a round,) uint64: part by part
     ends: np.ndarray  # (2 ** PART_BITS,) int64: of the parts
-    memo: np.ndarray  # (2 * a power of two,) uint64: keys of features of one word, and where their records are
+    memo: np.ndarray  # (MEMO * a power of two,) uint64: features of one word, see `remember`
 
 
 @helper
@@ -83,7 +86,10 @@ def unpack(items, i):
 
 
 @helper
-def set_weight(items, i, weight):
+def find_weight(items, i, wanted, at, pages):
+    """Add to item i, of a long row, the weight of a spread target, whose link is about at long_links[at]."""
+    code = find_link(wanted, at, pages.long_links, pages.spread)
+    weight = pages.values[max(code, 0)] if code >= 0 else np.float32(0.0)
     items[2 * i] = (items[2 * i] & _LOW) | (np.uint64(as_bits(weight)) << _32)
 
 
@@ -115,9 +121,8 @@ def list_items(events, round, at, parents, shift, ends, work):
             of_slot, own = keys[place : place + few], start * slots + q * TOGETHER
             mark_wanted(of_slot, work.state[start * slots + parents[q] * TOGETHER :], ungated, work.state[own:])
             slot = (np.uint64(start) << _SLOT_BITS) | np.uint64(q)
-            here = np.uint64(equal_targets(work.state, own, np.uint32(HERE), TOGETHER, 1)) & (
-                _ALL >> np.uint64(TOGETHER - few)
-            )
+            here = np.uint64(equal_numbers(work.state, own, np.uint32(HERE), TOGETHER, 1))
+            here &= _ALL >> np.uint64(TOGETHER - few)
             while here:
                 k = np.uint64(lowest_bit(np.int64(here)))
                 here &= here - _ONE
@@ -178,19 +183,43 @@ def find_records(items, pages, records):
 
 
 @helper
-def recall_records(items, pages, shift, memo, records):
-    """The same for features of one word, which are few and come again and again: most are remembered.
+def remember(key, pages, memo, place):
+    """Write what the row of this key says of itself to memo[place:]; it has no links there if it is not long."""
+    record = record_at(key, page_start(key, pages), pages)
+    memo[place], memo[place + _FIRST], memo[place + _NUMBER] = key, np.uint64(0), np.uint64(0)
+    memo[place + _RECORD] = np.uint64(record)
+    if is_long(record, pages):
+        code, links, row_sum = read_long(record, pages)
+        pack(memo[place + _ONE :], 0, code, links, row_sum, np.float32(0.0))
+        memo[place + _FIRST], memo[place + _NUMBER] = np.uint64(first_link(record, pages)), np.uint64(links)
 
-    They come in the order of their keys, and so do their places.
+
+@helper
+def recall_items(items, pages, shift, memo, links_at):
+    """What the rows of features of one word say, in place of the items.
+
+    They are few, come again and again, and nearly all are long: what they say of themselves is remembered. They come in
+    the order of their keys, and so do their places.
     """
     for i in range(len(items) // 2):
-        key = items[2 * i]
-        place = _TWO * (key >> shift)
+        key, word, q = items[2 * i], np.uint32(items[2 * i + 1] & _LOW), np.int64(items[2 * i + 1] >> _32)
+        place = _MEMO * (key >> shift)
         if memo[place] != key:
-            memo[place] = key
-            memo[place + _ONE] = np.uint64(record_at(key, page_start(key, pages), pages))
-        records[i] = np.int64(memo[place + _ONE])
-        ask_for_record(records[i], pages)
+            remember(key, pages, memo, place)
+        n, wanted = np.int64(memo[place + _NUMBER]), spread_target(word, pages.spread)
+        links_at[i, 0], links_at[i, 1] = wanted, -1
+        if n:
+            items[2 * i], items[2 * i + 1] = memo[place + _ONE], memo[place + _TWO]
+            links_at[i, 1] = np.int64(memo[place + _FIRST]) + slot_of_link(wanted, n, pages.spread)
+            ask_for_link(links_at[i, 1], pages.long_links)
+        elif np.int64(memo[place + _RECORD]) == NO_ROW:
+            items[2 * i] = 0
+        else:
+            code, links, row_sum, weight = read_short(q, np.int64(memo[place + _RECORD]), word, pages)
+            pack(items, i, code, links, row_sum, weight)
+    for i in range(len(items) // 2):
+        if links_at[i, 1] >= 0:
+            find_weight(items, i, links_at[i, 0], links_at[i, 1], pages)
 
 
 @helper
@@ -202,12 +231,12 @@ def sort_items(records, pages, lists):
     few = many = long = np.uint64(0)
     for i in range(len(records)):
         flags = pages.data[max(records[i], np.int64(0)) + 1]
-        is_long = (records[i] >= 0) & (flags & LONG != 0)
+        long_here = (records[i] >= 0) & (flags & LONG != 0)
         is_many = (records[i] >= 0) & (flags & LONG == 0) & (flags & (WIDE - 1) > SUMMED)
         lists[0, few] = lists[1, many] = lists[2, long] = i
-        few += np.uint64((records[i] != NO_ROW) & (not is_many) & (not is_long))
+        few += np.uint64((records[i] != NO_ROW) & (not is_many) & (not long_here))
         many += np.uint64(is_many)
-        long += np.uint64(is_long)
+        long += np.uint64(long_here)
     return np.int64(few), np.int64(many), np.int64(long)
 
 
@@ -234,8 +263,7 @@ def read_items(items, records, pages, lists, links_at):
             code, links, row_sum, weight = read_short(q, records[i], word, pages)
             pack(items, i, code, links, row_sum, weight)
     for k in range(n_long):
-        code = find_link(links_at[k, 0], links_at[k, 1], pages.long_links, pages.spread)
-        set_weight(items, lists[2, k], pages.values[max(code, 0)] if code >= 0 else np.float32(0.0))
+        find_weight(items, lists[2, k], links_at[k, 0], links_at[k, 1], pages)
 
 
 @njit(nogil=True, cache=True)
@@ -243,7 +271,7 @@ def look_up(words, pages, work):
     """Find the rows of the events whose keys are in `work`."""
     records, links_at = np.empty(ITEMS_TOGETHER, np.int64), np.empty((ITEMS_TOGETHER, 2), np.int64)
     lists = np.empty((3, ITEMS_TOGETHER), np.int64)
-    events, at, of_memo = len(words), 0, _64 - np.uint64(floor_log2(len(work.memo) // 2))
+    events, at, of_memo = len(words), 0, _64 - np.uint64(floor_log2(len(work.memo) // MEMO))
     for round in range(len(work.rounds) - 1):
         bits = 1
         while bits < PART_BITS and events * (work.rounds[round + 1] - work.rounds[round]) >> bits > LEAST_ITEMS:
@@ -254,10 +282,10 @@ def look_up(words, pages, work):
         for i in range(0, n, ITEMS_TOGETHER):
             items = work.items[2 * i : 2 * min(i + ITEMS_TOGETHER, n)]
             if round == 0:
-                recall_records(items, pages, of_memo, work.memo, records)
+                recall_items(items, pages, of_memo, work.memo, links_at)
             else:
                 find_records(items, pages, records)
-            read_items(items, records, pages, lists, links_at)
+                read_items(items, records, pages, lists, links_at)
         give_items(n, at, shift, ends, work)
         at += n
 
