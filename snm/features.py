@@ -438,7 +438,8 @@ class Extractor:
         self._families = self._make_families()
         self.has_families = bool(self._families)
         self.n_slots = len(spec.slots)
-        # events whose keys stay in the cache: a multiple of `snm.kernels.vectors.TOGETHER`
+        # events whose keys stay in the cache: an odd multiple of `snm.kernels.vectors.TOGETHER`, so that the keys of
+        # one event do not all fall on the same few lines of the first cache
         self.block = max(17, (1 << 9) // self.n_slots | 1) * 64
 
     @property

@@ -75,15 +75,22 @@ def ids_in(vocabulary: Vocabulary, of: Vocabulary) -> np.ndarray:
 def find_weights(probabilities: np.ndarray) -> np.ndarray:
     """The weights of the members that make the text likeliest, by EM. probabilities: (members, events)
 
-    The likelihood is concave in the weights, so that EM comes to its one maximum from anywhere.
+    The likelihood is concave in the weights, so that EM comes to its one maximum from anywhere. But it creeps towards
+    a weight of zero, and is stopped before: members without which the text is no less likely are then left out.
     """
     weights = np.full(len(probabilities), 1 / len(probabilities))
     for _ in range(MOST_STEPS):
         parts = weights[:, None] * probabilities
-        new: np.ndarray = (parts / parts.sum(axis=0)).mean(axis=1)
-        if np.abs(new - weights).max() < CONVERGED:
-            return new
-        weights = new
+        before, weights = weights, (parts / parts.sum(axis=0)).mean(axis=1)
+        if np.abs(weights - before).max() < CONVERGED:
+            break
+    likelihood = np.log(weights @ probabilities).sum()
+    for member in np.argsort(weights)[:-1]:
+        others = np.where(np.arange(len(weights)) == member, 0, weights)
+        others /= others.sum()
+        without = others @ probabilities
+        if without.all() and np.log(without).sum() >= likelihood:
+            weights, likelihood = others, np.log(without).sum()
     return weights
 
 

@@ -349,23 +349,26 @@ def train_group(
 ) -> None:  # fmt: skip
     """Online steps for a group of events, each (context, target, features in order): by SGD or (two columns) AdaGrad.
 
-    All gradients are taken before the first step.
+    All gradients are taken before the first step. Positive parts that have metafeatures of their own come last.
     """
     parts = [gradients(spec, counts, adjustment, context, target, leave_one_out) for context, target, _ in group]
+    apart = []
     for (_, target, order), of_event in zip(group, parts, strict=True):
         for feature in order:
             if feature in of_event:
-                _train_feature(counts, adjustment, feature, target, of_event[feature], rate, leave_one_out)
+                apart += _train_feature(counts, adjustment, feature, target, of_event[feature], rate, leave_one_out)
+    for slot, g in apart:
+        _step(adjustment.table, slot, g, rate)
 
 
 def _train_feature(
     counts: Counts, adjustment: Adjustment, feature: Feature, target: int,
     parts: tuple[float, float], rate: float, leave_one_out: bool,
-) -> None:  # fmt: skip
+) -> list[tuple[int, float]]:  # fmt: skip
     """Steps of one feature's metafeatures.
 
     A conjunction that is the same metafeature in both parts of the gradient takes one step by the
-    sum; otherwise the steps of the negative part come before those of the positive part.
+    sum; otherwise one by the negative part, and the slots and gradients of the positive part are returned.
     """
     g_n, g_p = parts
     seen, link = sum(counts[feature].values()), counts[feature][target]
@@ -384,8 +387,7 @@ def _train_feature(
             apart.append((slot_p, g_p * w_p))
             if slot_n is not None:
                 _step(adjustment.table, slot_n, g_n * w_n, rate)
-    for slot, g in apart:
-        _step(adjustment.table, slot, g, rate)
+    return apart
 
 
 def _step(table: np.ndarray, slot: int | None, gradient: float, rate: float) -> None:

@@ -79,6 +79,14 @@ def test_a_useless_member_gets_no_weight() -> None:
     assert find_weights(p) == pytest.approx([1, 0], abs=1e-3)
 
 
+def test_a_member_that_is_hardly_worse_gets_no_weight_either() -> None:
+    """EM alone would stop on its way there."""
+    random = np.random.default_rng(1)
+    best = random.random(1000)
+    members = np.stack([best * (1 - 1e-5 * random.random(1000)), best, best * (1 - 1e-3 * random.random(1000))])
+    assert find_weights(members).tolist() == [0, 1, 0]
+
+
 def test_members_outlive_their_folders(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
     """The mixture holds what it needs."""
     import shutil

@@ -337,18 +337,24 @@ def predict_event(first, stop, a, s):
 
 @helper
 def take_all_steps(n, rate, a, s):
-    """Take the steps of all features, by the gradients in `negative` and `positive`."""
+    """Take the steps of all features, by the gradients in `negative` and `positive`.
+
+    Those of positive parts that have metafeatures of their own come last.
+    """
     bare = a.ends[0]
     for i in range(n):
         begin, last, g_n, g_p = s.begin[i], s.last_n[i], s.negative[i], s.positive[i]
         if s.last_p[i] > bare:
             take_steps(0, bare, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
             take_steps(bare, last, begin + bare, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
-            take_steps(bare, s.last_p[i], begin + last, s.weight_p, g_p, s.weight_p, 0.0, i, rate, a, s)
         elif g_p != 0.0:
             take_steps(0, last, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
         else:
             take_steps(0, last, begin, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
+    for i in range(n):
+        at = s.begin[i] + s.last_n[i]
+        if s.last_p[i] > bare:
+            take_steps(bare, s.last_p[i], at, s.weight_p, s.positive[i], s.weight_p, 0.0, i, rate, a, s)
 
 
 @njit(nogil=True, cache=True)

@@ -45,6 +45,7 @@ class Group(NamedTuple):
     negative: np.ndarray  # the two parts of the gradient, first their factors
     positive: np.ndarray
     apart: np.ndarray  # bool: the positive part has other weights
+    listed: np.ndarray  # uint64: those features
     place: np.ndarray  # (2, features, conjunctions) without a link count, with it, with that of the positive part
     exponents: np.ndarray  # (2, features) A of both parts
     targets: np.ndarray  # (EVENTS_TOGETHER,) the targets' hashes
@@ -56,7 +57,7 @@ class Group(NamedTuple):
 def make_group(slots: int, plan: Plan) -> Group:
     """Working memory for one thread."""
     features, events = EVENTS_TOGETHER * slots + 1, EVENTS_TOGETHER
-    kinds = (np.uint64,) * 4 + (np.int64,) * 2 + (np.float64,) * 2 + (np.bool_,)
+    kinds = (np.uint64,) * 4 + (np.int64,) * 2 + (np.float64,) * 2 + (np.bool_, np.uint64)
     return Group._make(
         [
             np.zeros((2, events + 1), np.int64),
@@ -186,9 +187,13 @@ def common_row(nth, units, kind, count, kinds):
 
 @helper
 def place_features(n, leave_one_out, first, a, plan, g, b):
-    """Where all weights of the features lie; see `Group.place`. The thread's own are in the table from `first` on."""
+    """Where all weights of the features lie; see `Group.place`. The thread's own are in the table from `first` on.
+
+    Returns how many features have other weights in the positive part.
+    """
     n_bare, n_linked = len(plan.bare), len(plan.linked)
     keys, totals, links, targets, apart, places = g.key[b], g.total[b], g.link[b], g.target[b], g.apart[b], g.place[b]
+    listed, n_listed = g.listed[b], np.uint64(0)
     less, shift = np.int64(leave_one_out), np.uint64(a.line_shift)
     common, kinds = np.uint64(first + (n_bare + n_linked) * BUCKETS), np.uint64(len(a.type_hashes))
     for i in range(n):
@@ -199,7 +204,8 @@ def place_features(n, leave_one_out, first, a, plan, g, b):
             near_target(target, totals[i] + less, a.nearness), a.near_types[kind_at],
         )  # fmt: skip
         bucket, bucket_p = bucket_of(link, a), bucket_of(max(link - less, 1), a)
-        apart[i] = bucket != bucket_p
+        apart[i], listed[n_listed] = bucket != bucket_p, i
+        n_listed += np.uint64(bucket != bucket_p)
         line, code = a.line_hashes[bucket >> shift], link_code(bucket, a)
         other = code ^ link_code(bucket_p, a)
         nth = 0
@@ -225,6 +231,7 @@ def place_features(n, leave_one_out, first, a, plan, g, b):
                 if not is_common(plan.linked[c]):
                     h = hash_of(plan.linked[c], hashes) ^ line
                     places[i, n_bare + n_linked + c] = np.uint32(slot_of(h, a.slots)) ^ code ^ other
+    return np.int64(n_listed)
 
 
 @helper
@@ -317,28 +324,32 @@ def write_gradients(n, start, gradients, g, b):
 
 
 @helper
-def step(n, ahead, rate, a, plan, g, b):
+def step(n, n_apart, ahead, rate, a, plan, g, b):
     """A step of all weights of `n` features, by SGD, or by AdaGrad where the table has a second column.
 
+    Steps of the positive parts of `n_apart` features come last: which those are cannot be foretold.
     Weights of `ahead` features of the next group are asked for.
     """
     n_bare, n_linked = len(plan.bare), len(plan.linked)
     negative, positive, apart = g.negative[b], g.positive[b], g.apart[b]
     places, next_places = g.place[b], g.place[1 - b]
     for i in range(n):
-        alone, far = np.float32(negative[i]), np.float32(positive[i])
+        alone = np.float32(negative[i])
         both = np.float32(negative[i] + positive[i])
         near = alone if apart[i] else both
         if i < ahead:
             ask(i, TARGET, a.table, plan, next_places)
         if a.table.shape[1] == 2:
             move_weights(a.table, places, i, 0, plan.bare, plan.linked, rate, both, near)
-            if apart[i]:
-                move_weights(a.table, places, i, n_bare + n_linked, plan.linked, (), rate, far, far)
         else:
             for c in range(n_bare + n_linked):
                 take_step(places[i, c], both if c < n_bare else near, rate, a.table)
-            for c in range(n_linked if apart[i] else 0):
+    for i in g.listed[b, :n_apart]:
+        far = np.float32(positive[i])
+        if a.table.shape[1] == 2:
+            move_weights(a.table, places, i, n_bare + n_linked, plan.linked, (), rate, far, far)
+        else:
+            for c in range(n_linked):
                 take_step(places[i, n_bare + n_linked + c], far, rate, a.table)
     for i in range(n, ahead):
         ask(i, TARGET, a.table, plan, next_places)
@@ -354,13 +365,15 @@ def plain_trainer(plan: Plan) -> Any:
         least = np.uint32(1 if leave_one_out else 0)
         if unigrams.total <= least:
             return 0.0
-        rate, loss, product, n = np.float32(rate), 0.0, 1.0, np.int64(0)
+        rate, loss, product = np.float32(rate), 0.0, 1.0
+        n = n_apart = np.int64(0)
         for start in range(0, events + EVENTS_TOGETHER, EVENTS_TOGETHER):
-            stop, b, ahead = min(start + EVENTS_TOGETHER, events), start // EVENTS_TOGETHER & 1, np.int64(0)
+            stop, b = min(start + EVENTS_TOGETHER, events), start // EVENTS_TOGETHER & 1
+            ahead = ahead_apart = np.int64(0)
             if start < events:
                 ahead = list_features(start, stop, keys, annotations, least, g, b)
                 count_features(ahead, start, stop, keys, words, unigrams, leave_one_out, g, b)
-                place_features(ahead, leave_one_out, first, a, plan, g, b)
+                ahead_apart = place_features(ahead, leave_one_out, first, a, plan, g, b)
                 place_empty_features(stop - start, leave_one_out, first, a, plan, g, b)
                 ask_for_coldest(ahead, a.table, plan, g.place[b])
             b = 1 - b
@@ -372,8 +385,8 @@ def plain_trainer(plan: Plan) -> Any:
             if len(gradients):
                 write_gradients(n, start - EVENTS_TOGETHER, gradients, g, b)
             if rate > 0.0:
-                step(n, ahead, rate, a, plan, g, b)
-            n = ahead
+                step(n, n_apart, ahead, rate, a, plan, g, b)
+            n, n_apart = ahead, ahead_apart
         return loss - math.log(product)
 
     return train_plainly
