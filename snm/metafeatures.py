@@ -124,7 +124,7 @@ _LINK = _mask(LINK_COUNT, LINK_COUNT_2)
 _COUNT = _mask(FEATURE_COUNT, FEATURE_COUNT_2)
 _LINK_VARIANTS = (0, _mask(LINK_COUNT), _mask(LINK_COUNT_2), _LINK)
 _COUNT_VARIANTS = (0, _mask(FEATURE_COUNT), _mask(FEATURE_COUNT_2), _COUNT)
-NEAR_TARGET, NEAR_TYPE = 7, 8  # see `near_targets` and `near_types`
+NEAR_TARGET, NEAR_TYPE = 7, 8  # see `Nearness` and `near_types`
 UNITS = (FEATURE, TYPE, FEATURE_COUNT, TARGET, FEATURE_COUNT_2, NEAR_TARGET, NEAR_TYPE)
 """What the hash of a conjunction is the XOR of; the link count has a place in a line instead.
 

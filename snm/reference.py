@@ -184,7 +184,7 @@ class Adjustment:
             has_links = any(m & 1 and m >> 3 & 1 and m & 0b1010000 for m in self.masks)
             least = 8 * a_slot if has_links else a_slot
             window = min(max(2 << int(math.log2(seen)), 8) * least, 2**64)
-            return (least + (value >> 32) * (window - least) // 2**32) // least * least
+            return (least + (value >> 32) * (window - least) // 2**32) // least * least % 2**64
         if bit == 1 and mask >> 3 & 1 and not mask & 1:
             return (feature[0] + 1) * 8 * a_slot % 2**64
         return value

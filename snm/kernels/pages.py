@@ -200,7 +200,7 @@ def lines_of(n):
 
 @helper
 def slot_of_link(wanted, n, spread):
-    """About where a spread target is among the slots of a row of n links: in the right line, or before."""
+    """About where a spread target is among the slots of a row of n links: in the line that it names."""
     return (wanted * (LINE * lines_of(n))) >> spread.bits
 
 
@@ -344,7 +344,7 @@ def good_record(record, end, pages, single_types, words):
 
 @helper
 def good_long_row(record, pages, words):
-    """Whether links rise, each in the line that it names or, where that and those after it are full, in the next."""
+    """Whether links rise, each in the line that it names or, where that is full, in one that follows it."""
     links, spread = pages.long_links, pages.spread
     n, begin = np.int64(read_u4(pages.data, record + 2)), first_link(record, pages)
     if begin % LINE or begin + LINE * lines_of(n) > len(links) or len(links) % LINE:
@@ -364,9 +364,10 @@ def good_long_row(record, pages, words):
                 return False
         before, at = here, at + 1
         total += pages.values[code_of(links[at - 1], spread)]
-    return not links[max(at | (LINE - 1), begin + LINE * lines_of(n) - 1)] and close(
-        total, as_float(read_u4(pages.data, record + 6))
-    )
+    last = max(at | (LINE - 1), begin + LINE * lines_of(n) - 1)
+    if last >= len(links) or links[last]:
+        return False
+    return close(total, as_float(read_u4(pages.data, record + 6)))
 
 
 @helper
