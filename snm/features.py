@@ -464,10 +464,10 @@ class Extractor:
         """[start, stop) cut into ranges whose keys stay in the cache."""
         return [(k, min(k + self.block, stop)) for k in range(start, stop, self.block)]
 
-    def keys(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
+    def keys(self, tokens: np.ndarray, start: int, stop: int, into: np.ndarray | None = None) -> np.ndarray:
         """Keys of the events whose targets are tokens[start:stop]. (slots, stop - start) uint64
 
-        0 where a slot holds no feature, and everywhere for `<S>`, which is no target.
+        0 where a slot holds no feature, and everywhere for `<S>`, which is no target. `into`: an array to write to.
         """
         from snm.kernels import extraction
 
@@ -481,7 +481,7 @@ class Extractor:
         if self.spec.has_classes and self.classes is not None:
             class_chains = np.empty_like(chains)
             extraction.hash_contexts(self.classes[block].astype(np.uint32), class_chains)
-        keys = np.empty((self.n_slots, stop - start), np.uint64)
+        keys = np.empty((self.n_slots, stop - start), np.uint64) if into is None else into
         own = keys[: len(self._remote)]
         extraction.extract_keys(
             chains, class_chains, position, first, self._remote, self._skip, self._adjacent, self._by_class,

@@ -42,8 +42,11 @@ class Scorer:
 
         def score(part: tuple[int, int]) -> None:
             work = self._take(unused, blocks)
-            for block, (start, stop) in enumerate(self.extractor.blocks(*part)):
-                work.keys[block, :, : stop - start] = self.extractor.keys(tokens, start, stop)
+            for keys, (start, stop) in zip(work.keys, self.extractor.blocks(*part), strict=False):
+                if stop - start == self.extractor.block:
+                    self.extractor.keys(tokens, start, stop, keys)
+                else:
+                    keys[:, : stop - start] = self.extractor.keys(tokens, start, stop)
             here = slice(*part)
             scoring.score(tokens[here], self.pages, self.gate, work, probabilities[here])
             unused.append(work)
@@ -66,7 +69,7 @@ class Scorer:
 
     def _bytes_an_event(self) -> int:
         slots = self.extractor.n_slots
-        return 9 * slots + 24 * (slots - 1) + 24 * self._longest
+        return 9 * slots + 20 * (slots - 1) + 24 * self._longest
 
     def _take(self, unused: list[Any], blocks: int) -> Any:
         """Working memory that no other thread has."""
@@ -86,7 +89,7 @@ class Scorer:
             keys=np.empty((blocks, slots, self.extractor.block), np.uint64),
             state=np.empty(events * slots, np.uint8),
             first=np.empty((len(self._rounds) - 1, events // TOGETHER + 1), np.int64),
-            whose=np.empty(events * (slots - 1) + 1, np.uint64),
+            whose=np.empty(events * (slots - 1) + 1, np.uint32),
             found=np.empty(2 * events * (slots - 1), np.uint64),
             listed=np.empty(events * self._longest + 1, np.uint64),
             items=np.empty(2 * events * self._longest, np.uint64),

@@ -45,7 +45,7 @@ PART_BITS = 10  # of a key that name its part, at most
 ITEMS_TOGETHER = 256  # that are looked for in stages
 MEMO = 8  # numbers for a feature: its key, what its row says of itself, its first link, its links, its record
 LEAST_ITEMS = 256  # of a part, on average, where there are fewer bits
-SLOT_BITS = 32  # of `Work.whose`
+SLOT_BITS = 10  # of `Work.whose`: there are at most 1024 slots
 NEVER, GONE, HERE = 0, 1, 2  # of a slot of an event: there is no such feature, it was never seen, it was
 _LOW, _32, _64 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(64)
 _ALL, _ONE, _TWO, _TOGETHER = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint64(2), np.uint64(TOGETHER)
@@ -61,7 +61,7 @@ class Work(NamedTuple):
     keys: np.ndarray  # (blocks, slots, events of a block) uint64
     state: np.ndarray  # (events * slots,) uint8: TOGETHER events at a time, slot by slot
     first: np.ndarray  # (rounds, events / TOGETHER + 1) int64: where those of TOGETHER events begin in the next two
-    whose: np.ndarray  # (events * (slots - 1),) uint64: event and slot, round by round, event by event
+    whose: np.ndarray  # (events * (slots - 1),) uint32: event and slot, round by round, event by event
     found: np.ndarray  # (2 * events * (slots - 1),) uint64
     listed: np.ndarray  # (items of a round,) uint64: their keys
     items: np.ndarray  # (2 * items of a round,) uint64: part by part

@@ -24,6 +24,7 @@ from snm.kernels.pages import (
     NO_ROW,
     ask_for_link,
     ask_for_page,
+    ask_for_record,
     find_link,
     first_link,
     is_long,
@@ -236,6 +237,10 @@ def find_rows(n, keys, pages, records, rows):
             if parent > 0 and records[parent, c] == NO_ROW and keys[parent, c] != ABSENT:
                 record = np.int64(NO_ROW)  # what was seen was seen in part
             records[q, c] = record
+            ask_for_record(record, pages)
+    for q in range(1, slots):
+        for c in range(n):
+            record = records[q, c]
             if record == NO_ROW:
                 continue
             if is_long(record, pages):
