@@ -11,8 +11,8 @@ from snm.calibration import Gate
 from snm.features import Extractor
 from snm.pages import Pages
 
-MOST_EVENTS = 1 << 18  # at a time
-MOST_BYTES = 1 << 29  # of working memory for each thread
+MOST_EVENTS = 1 << 17  # at a time
+MOST_BYTES = 1 << 28  # of working memory for each thread
 
 
 class Scorer:
