@@ -103,6 +103,13 @@ def matches(typing_context, array, index, mark):
     return types.int64(array, index, types.uint32), generate
 
 
+def _repeated(builder, number, n):
+    """A vector of n times that number."""
+    zero = ir.IntType(32)(0)
+    one = builder.insert_element(ir.Constant(ir.VectorType(number.type, n), ir.Undefined), number, zero)
+    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), n), [zero] * n))
+
+
 @intrinsic(prefer_literal=True)
 def equal_numbers(typing_context, array, index, wanted, count, size):
     """Bit i says whether the number of `size` bytes at array[index + size * i] is `wanted`, for every i below `count`.
@@ -114,14 +121,12 @@ def equal_numbers(typing_context, array, index, wanted, count, size):
     def generate(context, builder, signature, arguments):
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
         at = context.cast(builder, arguments[1], signature.args[1], types.intp)
-        kind, zero = ir.IntType(bits), ir.IntType(32)(0)
+        kind = ir.IntType(bits)
         few = ir.VectorType(kind, n)
         loaded = builder.load(builder.bitcast(builder.gep(made.data, [at]), few.as_pointer()))
         loaded.align = 1
         number = builder.trunc(arguments[2], kind) if bits < 32 else arguments[2]
-        one = builder.insert_element(ir.Constant(few, ir.Undefined), number, zero)
-        numbers = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), n), [zero] * n))
-        equal = builder.bitcast(builder.icmp_unsigned("==", loaded, numbers), ir.IntType(n))
+        equal = builder.bitcast(builder.icmp_unsigned("==", loaded, _repeated(builder, number, n)), ir.IntType(n))
         return builder.zext(equal, ir.IntType(64)) if n < 64 else equal
 
     return types.int64(array, index, types.uint32, count, size), generate
@@ -138,14 +143,12 @@ def equal_links(typing_context, links, first, shift, wanted):
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
         at = context.cast(builder, arguments[1], signature.args[1], types.intp)
         kind = context.get_value_type(signature.args[0].dtype)
-        few, zero = ir.VectorType(kind, LINE), ir.IntType(32)(0)
+        few = ir.VectorType(kind, LINE)
         loaded = builder.load(builder.bitcast(builder.gep(made.data, [at]), few.as_pointer()))
         loaded.align = kind.width // 8
 
         def all_of(number):
-            number = context.cast(builder, number, types.uint64, signature.args[0].dtype)
-            one = builder.insert_element(ir.Constant(few, ir.Undefined), number, zero)
-            return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), LINE), [zero] * LINE))
+            return _repeated(builder, context.cast(builder, number, types.uint64, signature.args[0].dtype), LINE)
 
         equal = builder.icmp_unsigned("==", builder.lshr(loaded, all_of(arguments[2])), all_of(arguments[3]))
         return builder.zext(builder.bitcast(equal, ir.IntType(LINE)), ir.IntType(64))

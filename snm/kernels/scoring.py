@@ -21,7 +21,6 @@ from snm.kernels.gating import add_unigram, clear, make_rows, mix
 from snm.kernels.hashing import helper
 from snm.kernels.memory import as_bits, as_float, equal_numbers, lowest_bit, prefetch
 from snm.kernels.pages import (
-    LONG,
     NO_ROW,
     SUMMED,
     WIDE,
@@ -224,15 +223,15 @@ def recall_items(items, pages, shift, memo, links_at):
 
 @helper
 def sort_items(records, pages, lists):
-    """The numbers of the rows of more than IN_PAGE links, of those of more than SUMMED, and of the others.
+    """List the numbers of short rows of up to SUMMED links, of longer ones, and of long rows; returns how many of each.
 
     Each kind is then read by a loop of its own: which one comes next cannot be foretold.
     """
     few = many = long = np.uint64(0)
     for i in range(len(records)):
         flags = pages.data[max(records[i], np.int64(0)) + 1]
-        long_here = (records[i] >= 0) & (flags & LONG != 0)
-        is_many = (records[i] >= 0) & (flags & LONG == 0) & (flags & (WIDE - 1) > SUMMED)
+        long_here = is_long(records[i], pages)
+        is_many = (records[i] >= 0) & (flags & (WIDE - 1) > SUMMED)  # a long row has no number there
         lists[0, few] = lists[1, many] = lists[2, long] = i
         few += np.uint64((records[i] != NO_ROW) & (not is_many) & (not long_here))
         many += np.uint64(is_many)
