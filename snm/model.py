@@ -55,9 +55,9 @@ class Explanation:
 
 IDS = np.dtype(np.uint32)  # of word ids and states
 INDICES = np.dtype(np.int64)
-# Flags of arrays that kernels take as they are: contiguous, aligned, writeable. To convert each argument instead, and
-# to look at its shape, took a seventh of the time of a beam's words.
-_PLAIN = 0x501
+# What a kernel raises for arrays that it does not take as they are, and what comes of arguments that are no arrays. To
+# look at each argument before a call took a fifth of the time of a beam's words.
+_NOT_AS_THEY_ARE = TypeError, ValueError, AttributeError, IndexError
 _WHOLE_SENTENCES = "a model of this kind scores whole sentences; SNM and backoff models go word by word"
 
 
@@ -196,6 +196,11 @@ class LanguageModel(ABC):
         return " ".join(words)
 
 
+def _plain(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array as kernels take it."""
+    return np.require(array, dtype, ["C", "A", "W", "E"])
+
+
 def total_score(words: list[tuple[str, float]]) -> float:
     """log10 probability of a sentence from those of its words, words without one left out; NaN for no words."""
     return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
@@ -253,8 +258,6 @@ class RowModel(LanguageModel):
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = self._candidates(states, words)
-        if ids.max(initial=0) >= len(self.vocabulary):
-            raise self._no_such_word(ids)
         n, m = len(states), ids.shape[-1]
         flat = np.empty((n, m, states.shape[1] + 1), np.uint32)
         flat[:, :, :-1], flat[:, :, -1] = states[:, None], ids
@@ -264,21 +267,19 @@ class RowModel(LanguageModel):
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
         kernel, words_known, width = self._following
-        if (
-            type(words) is np.ndarray and words.dtype is IDS and states.dtype is IDS and states.shape[1] == width
-            and type(chosen) is np.ndarray and chosen.dtype is INDICES
-            and states.flags.num & words.flags.num & chosen.flags.num & _PLAIN == _PLAIN
-        ):  # fmt: skip
+        try:
             after = np.empty((len(chosen), width), IDS)
             if kernel(states, words, words_known, chosen, after):
                 return after
-        ids, chosen = self._candidates(states, words), np.require(chosen, np.int64, ["C", "W"])
+        except _NOT_AS_THEY_ARE:
+            pass
+        ids, chosen = self._candidates(states, words), _plain(chosen, INDICES)
         after, hypotheses = np.empty((len(chosen), width), IDS), len(states) * ids.shape[-1]
         wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
         if len(wrong):
             raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
-        if len(chosen) and not kernel(np.require(states, IDS, ["C", "W"]), ids, words_known, chosen, after):
-            raise self._no_such_word(ids)
+        if len(chosen):
+            kernel(_plain(states, IDS), ids, words_known, chosen, after)
         return after
 
     @cached_property
@@ -301,7 +302,9 @@ class RowModel(LanguageModel):
                 f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
                 f"{('n', self.extractor.span)}, made by state_array and follow"
             )
-        return np.require(ids, IDS, ["C", "W"])
+        if ids.max(initial=0) >= len(self.vocabulary):
+            raise SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
+        return _plain(ids, IDS)
 
     def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
         """Ids of words, which may be ids, of any shape."""
@@ -318,9 +321,6 @@ class RowModel(LanguageModel):
         """Ids of the words that `step` knows."""
         return {**self.vocabulary.ids, "</s>": END}
 
-    def _no_such_word(self, ids: np.ndarray) -> SettingsError:
-        return SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
-
     def _keys(self, context: np.ndarray) -> np.ndarray:
         """Keys of the features of the event after `context`. (slots, 1)"""
         tokens = np.append(context, END).astype(np.uint32)
@@ -333,8 +333,7 @@ class _Stepping(NamedTuple):
     expand: Any
     step: Any
     address: int  # of a handle, for `step`
-    width: int
-    state_bytes: int
+    state_bytes: int  # of a state that they take; -1 where they take none
     unused: list[np.ndarray]  # handles for `expand`
 
 
@@ -366,40 +365,32 @@ class SnmModel(RowModel):
         return found, found.scale[:, 0].astype(np.float64)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        if (
-            type(words) is np.ndarray and words.dtype is IDS and states.dtype is IDS
-            and states.shape[1] == self._stepping.width and states.flags.num & words.flags.num & _PLAIN == _PLAIN
-        ):  # fmt: skip
-            scores = np.empty((len(states), words.shape[-1]))
-            if self._expand(states, words, scores):
-                return scores
-        if self.extractor.has_families:
-            return super().expand(states, words)
-        ids = self._candidates(states, words)
-        scores = np.empty((len(states), ids.shape[-1]))
-        if scores.size and not self._expand(np.require(states, IDS, ["C", "W"]), ids, scores):
-            raise self._no_such_word(ids)
-        return scores
-
-    def _expand(self, states: np.ndarray, words: Any, scores: np.ndarray) -> bool:
-        """The kernel of `expand`, with working memory that no other thread has; False where it refuses a word."""
         how = self._stepping
         try:
             handle = how.unused.pop()
         except IndexError:  # other threads have them
             handle = self._handle()
         try:
-            known: bool = how.expand(states, words, handle, scores)
+            scores = np.empty((len(states), words.shape[-1]))  # type: ignore[union-attr]
+            if how.expand(states, words, handle, scores):
+                return scores
+        except _NOT_AS_THEY_ARE:
+            pass
         finally:
             how.unused.append(handle)
-        return known
+        if self.extractor.has_families:
+            return super().expand(states, words)
+        ids = self._candidates(states, words)
+        if not len(states) or not ids.size:
+            return np.empty((len(states), ids.shape[-1]))
+        return self.expand(_plain(states, IDS), ids)
 
     def step(self, state: bytes, word: str) -> tuple[float, bytes]:
         how = self._stepping
         if len(state) != how.state_bytes:
             return super().step(state, word)
         number = self._step_ids.get(word, UNKNOWN)
-        return how.step(how.address, state, how.width, number), state[4:] + number.to_bytes(4, "little")
+        return how.step(how.address, state, number), state[4:] + number.to_bytes(4, "little")
 
     @cached_property
     def _stepping(self) -> _Stepping:
@@ -407,28 +398,30 @@ class SnmModel(RowModel):
 
         p = self.pages
         types = [array.dtype.name for array in (p.starts, p.long_links, p.singles)]
-        width = -1 if self.extractor.has_families else self.extractor.span
         expand, step = stepping.kernels_of(*types)
-        return _Stepping(expand, step, self._handle().ctypes.data, width, 4 * width, [])
+        state_bytes = -1 if self.extractor.has_families else 4 * self.extractor.span
+        return _Stepping(expand, step, self._handle().ctypes.data, state_bytes, [])
 
     def _handle(self) -> np.ndarray:
         """Scalars and addresses for `kernels.stepping`: of this model, and of working memory for one call at a time."""
-        from snm.kernels import stepping
+        from snm.kernels import gating, stepping
 
-        p, g = self.pages, self._folded
-        working = np.ones(stepping.working_numbers(self.extractor.n_slots, len(g.bias)), np.float32)
+        p, g, slots, width = self.pages, self._folded, self.extractor.n_slots, self.extractor.span
         classes = np.zeros(1, np.uint16) if self.extractor.classes is None else self.extractor.classes
         numbers = np.array([p.unigram_links, p.unigram_sum], np.float32)
         addressed = (
             p.data, p.values, p.unigrams, p.single_of_slot, p.parent_of_slot, *g, numbers, self.extractor.slot_table,
-            classes, p.starts, p.long_links, p.singles, working,
+            classes, p.starts, p.long_links, p.singles, *gating.make_rows(slots, len(g.bias)),
+            *stepping.make_beam(slots, width),
         )  # fmt: skip
         scalars = [
-            len(self.vocabulary), self.extractor.n_slots, len(g.bias), len(p.data), len(p.values), int(p.shift),
+            len(self.vocabulary), slots, len(g.bias), len(p.data), len(p.values), int(p.shift),
             int(p.spread.bits), int(p.spread.factor), int(p.spread.inverse), int(p.code_bytes), int(p.unigram_code),
             self.layout.hash_mask - (1 << 64), self.vocabulary.never_a_target, len(p.starts),
+            -1 if self.extractor.has_families else width,
         ]  # fmt: skip
-        handle = np.array([*scalars, *(array.ctypes.data for array in addressed)], np.int64)
+        handle = np.zeros(stepping.HANDLE, np.int64)
+        handle[: stepping.WORD] = [*scalars, *(array.ctypes.data for array in addressed)]
         self._addressed.append((handle, *addressed))  # they live as long as the model
         return handle
 

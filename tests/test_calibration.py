@@ -50,22 +50,25 @@ def test_counts_are_kept_to_an_eighth_of_an_octave() -> None:
     np.testing.assert_allclose(found, counts.astype(float), rtol=2 ** (1 / 16) - 1 + 1e-5)
 
 
-def test_the_kernels_weights_are_the_oracles() -> None:
+@pytest.mark.parametrize("events", [1, gating.FEW, gating.FEW + 1, calibration.LANES + 1, TOGETHER])
+def test_the_kernels_weights_are_the_oracles(events: int) -> None:
     _, gate = random_gate()
     lengths = np.array([3, 1, 5])
     totals, sums = np.array([7, 1, 300], np.uint64), np.array([0.4, 0.01, 2.5], np.float32)
-    rows = np.array([[2, 0, -1, 1], [2, -1, -1, -1], [2, 1, 2, 0]], np.int64)
+    kinds = np.array([[2, 0, -1, 1], [2, -1, -1, -1], [2, 1, 2, 0]], np.int64)
+    rows = kinds[np.arange(events) % len(kinds)]
     folded = gate.folded(int(count_codes(totals)[2]), 5, 2.5)
-    made = gating.make_rows(SLOTS, len(folded.bias))
-    gating.clear(made)
-    for event, of_event in enumerate(rows):
-        for q, r in enumerate(of_event):
-            if r >= 0:
-                gating.add_row(made, q, event, count_codes(totals)[r], lengths[r], sums[r], np.float32(0))
-    gating.mix(len(rows), made, folded)
+    made, end = gating.make_rows(SLOTS, len(folded.bias)), 0
+    for q in range(SLOTS):
+        made.first[q] = end
+        for event in np.flatnonzero(rows[:, q] >= 0):
+            r = rows[event, q]
+            end = gating.add_row(made, end, event, count_codes(totals)[r], lengths[r], sums[r], np.float32(0))
+        made.last[q] = end
+    gating.mix(events, made, folded)
     scale = np.zeros(rows.shape, np.float32)
-    for q, n in enumerate(made.number):
-        part = slice(q * TOGETHER, q * TOGETHER + n)
+    for q in range(SLOTS):
+        part = slice(made.first[q], made.last[q])
         scale[made.event[part], q] = made.scale[part]
     for found, event in zip(scale, rows, strict=True):
         known = [None if r < 0 else (int(totals[r]), int(lengths[r]), float(sums[r])) for r in event]

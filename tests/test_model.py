@@ -15,6 +15,7 @@ from snm.corpus import Text, encode_files, encode_lines
 from snm.errors import FormatError, InputError, SettingsError
 from snm.evaluation import check_sums, perplexity, verify
 from snm.features import PRESETS, feature_family
+from snm.kernels.stepping import kernels_of
 from snm.model import LanguageModel, RowModel
 from snm.pipeline import Settings
 from tests.conftest import SMALL_SKIPS, train
@@ -116,6 +117,8 @@ class LanguageModelTests:
         own = np.array([np.roll(words, k) for k in many])
         rolled = np.array([np.roll(expected[k], k) for k in many])
         assert model.expand(rows[many], own) == pytest.approx(rolled, rel=1e-6, nan_ok=True)
+        long = np.tile(np.arange(len(words)), 20)  # more words than are worked on together
+        assert model.expand(rows, np.array(words)[long]) == pytest.approx(expected[:, long], rel=1e-6, nan_ok=True)
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(lambda k: model.expand(rows[k : k + 3], words), list(range(6)) * 50))
         for k, scores in zip(list(range(6)) * 50, made, strict=True):
@@ -131,7 +134,13 @@ class LanguageModelTests:
         with pytest.raises(SettingsError, match="expected strings, or ids"):
             model.expand(rows, np.array([1.0]))
         ids = np.array([model.vocabulary.ids["the"], model.vocabulary.ids["cat"]])
-        assert np.array_equal(model.expand(rows, ids), model.expand(rows, ["the", "cat"]))
+        two = model.expand(rows, ["the", "cat"])
+        locked, every = ids.astype(np.uint32), np.asfortranarray(rows)
+        locked.flags.writeable = False
+        for kind in (ids, ids.astype(">u4"), ids.astype(np.uint8), locked, ids[::-1].astype(np.uint32)[::-1]):
+            assert np.array_equal(model.expand(rows, kind), two)
+            assert np.array_equal(model.expand(every, kind), two)
+            assert model.follow(every, kind, np.array([3], np.uint8)).tobytes() == model.step(states[1], "cat")[1]
         assert model.expand(rows[:0], words).shape == (0, 8)
         assert model.expand(rows, []).shape == (9, 0)
         assert [len(part) for part in model.steps(rows[:0], [])] == [0, 0]
@@ -340,3 +349,9 @@ def test_rows_of_all_lengths_say_the_same_scored_and_read(weight_bits: int, tmp_
             assert found == pytest.approx(p[model.vocabulary.id_of(word)], rel=1e-5)
         stepped = model.expand(model.state_array([model.step(model.start(), context)[1]]), asked)
         assert 10 ** stepped[0] == pytest.approx(scored[2::4], rel=1e-5)
+
+
+def test_kernels_that_score_word_by_word_are_compiled_once_for_all_processes() -> None:
+    """Numba takes a kernel that closes over another for a new one in each process."""
+    expand, _ = kernels_of("uint32", "uint32", "uint8")
+    assert {type(cell.cell_contents) for cell in expand.py_func.__closure__} == {type}

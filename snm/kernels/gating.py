@@ -12,6 +12,7 @@ from snm.kernels.memory import as_bits, as_float
 from snm.kernels.vectors import TOGETHER, add_products, rectify, sum_columns
 
 _LOG_OF_STEP = log_of_code()[1]  # of a count: what one more in its code adds to its logarithm
+FEW = 6  # events whose rows the gate answers for one by one
 _SCALE, _ZERO = np.float32(SCALE), np.float32(0.0)
 _LN2, _LOG2_E, _LARGEST = np.float32(math.log(2)), np.float32(1 / math.log(2)), np.float32(LARGEST)
 _ONE, _S2, _S3, _S4, _S5, _S6 = (np.float32(1 / math.factorial(n)) for n in range(1, 7))
@@ -55,12 +56,11 @@ def exp_of(x):
 
 
 class Rows(NamedTuple):
-    """The rows of at most TOGETHER events: of every slot those that there are.
+    """The rows of at most TOGETHER events, slot after slot: of slot q those from first[q] to last[q], in any order."""
 
-    All (slots * TOGETHER,), but for `number` and the gate's.
-    """
-
-    number: np.ndarray  # (slots,) int64: how many there are
+    first: np.ndarray  # (slots,) int64
+    last: np.ndarray  # (slots,) int64
+    # (slots * TOGETHER,)
     event: np.ndarray  # uint64: whose
     code: np.ndarray  # float32: of C_i*
     length: np.ndarray  # float32: number of links
@@ -68,7 +68,7 @@ class Rows(NamedTuple):
     weight: np.ndarray  # float32: M of the event's word, 0 where the row has no such link
     scale: np.ndarray  # float32: what the gate multiplies it by; 1 without a gate
     # working memory of the gate
-    inputs: np.ndarray  # (3, TOGETHER)
+    inputs: np.ndarray  # (3, slots * TOGETHER)
     hidden: np.ndarray  # (TOGETHER, units)
     columns: np.ndarray  # (units, TOGETHER)
     output: np.ndarray  # (TOGETHER,)
@@ -79,35 +79,34 @@ class Rows(NamedTuple):
 def make_rows(slots, units):
     shape = slots * TOGETHER
     return Rows(
-        np.empty(slots, np.int64), np.empty(shape, np.uint64), np.empty(shape, np.float32), np.empty(shape, np.float32),
-        np.empty(shape, np.float32), np.empty(shape, np.float32), np.ones(shape, np.float32),
-        np.empty((3, TOGETHER), np.float32), np.empty((TOGETHER, units), np.float32),
+        np.empty(slots, np.int64), np.empty(slots, np.int64), np.empty(shape, np.uint64), np.empty(shape, np.float32),
+        np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.float32),
+        np.ones(shape, np.float32), np.empty((3, shape), np.float32), np.empty((TOGETHER, units), np.float32),
         np.empty((units, TOGETHER), np.float32), np.empty(TOGETHER, np.float32), np.empty((2, TOGETHER), np.float64),
     )  # fmt: skip
 
 
 @helper
-def add_row(rows, q, event, code, length, row_sum, weight):
-    """One more row of slot q; one with a sum of 0 is none."""
-    i = q * TOGETHER + rows.number[q]
+def add_row(rows, i, event, code, length, row_sum, weight):
+    """Row i. Returns where the next one goes: one with a sum of 0 is none."""
     rows.event[i] = event
     rows.code[i] = code
     rows.length[i] = length
     rows.row_sum[i] = row_sum
     rows.weight[i] = weight
-    rows.number[q] += np.int64(row_sum > _ZERO)
+    return i + np.int64(row_sum > _ZERO)
+
+
+@helper
+def add_unigram(rows, i, event, word, pages):
+    """The empty feature's row."""
+    return add_row(rows, i, event, pages.unigram_code, pages.unigram_links, pages.unigram_sum, pages.unigrams[word])
 
 
 @helper
 def clear(rows):
-    for q in range(len(rows.number)):
-        rows.number[q] = 0
-
-
-@helper
-def add_unigram(rows, event, word, pages):
-    """The empty feature's row."""
-    add_row(rows, 0, event, pages.unigram_code, pages.unigram_links, pages.unigram_sum, pages.unigrams[word])
+    for q in range(len(rows.first)):
+        rows.first[q] = rows.last[q] = 0
 
 
 @helper
@@ -115,41 +114,75 @@ def lanes(n):
     return -(-n // LANES) * LANES
 
 
-@summing_helper
+@helper
 def weigh(events, rows, gate):
-    """rows.scale: the gate's weight of every row.
+    """rows.scale: the gate's weight of every row."""
+    total = np.int64(0)
+    for q in range(len(rows.last)):
+        total = max(total, rows.last[q])
+    add_inputs(events, total, rows, gate)
+    if events <= FEW:
+        answer_few(events, rows, gate)
+    else:
+        answer_many(events, rows, gate)
+    for i in range(lanes(total)):
+        rows.scale[i] = exp_of(max(min(rows.scale[i], _LARGEST), -_LARGEST))
 
-    Slot by slot, so that a slot's weights are fetched once for all events. The inputs of slot 0 are part of the bias.
+
+@summing_helper
+def add_inputs(events, total, rows, gate):
+    """rows.hidden: what the rows of every event add up to. The inputs of slot 0, always the same, are part of the bias.
+
     LANES numbers are worked on together, whether all of them are in use or not.
     """
-    units, slots = len(gate.bias), len(rows.number)
-    weights = gate.hidden.reshape((INPUTS * slots, units))
-    hidden, inputs = rows.hidden, rows.inputs
-    for k in range(lanes(events)):
+    units, part = len(gate.bias), slice(rows.last[0] // LANES * LANES, lanes(total))
+    for i in range(total, lanes(total)):
+        rows.code[i], rows.length[i], rows.row_sum[i] = _ZERO, _ONE, _ONE
+    code, length, row_sum = rows.code[part], rows.length[part], rows.row_sum[part]
+    of_code, of_length, of_sum = rows.inputs[0][part], rows.inputs[1][part], rows.inputs[2][part]
+    for i in range(len(code)):
+        of_code[i] = code[i] * _LOG_OF_STEP
+    for i in range(len(code)):
+        of_length[i] = _SCALE * log_of(length[i]) - of_code[i]
+    for i in range(len(code)):
+        of_sum[i] = _SCALE * log_of(row_sum[i])
+    for k in range(events):
         for u in range(units):
-            hidden[k, u] = _ZERO
-    for q in range(1, slots):
-        n, part = rows.number[q], slice(q * TOGETHER, (q + 1) * TOGETHER)
-        code, length, row_sum = rows.code[part], rows.length[part], rows.row_sum[part]
-        for i in range(n, lanes(n)):
-            code[i], length[i], row_sum[i] = _ZERO, _ONE, _ONE
-        for i in range(lanes(n)):
-            inputs[0, i] = code[i] * _LOG_OF_STEP
-            inputs[1, i] = _SCALE * log_of(length[i]) - inputs[0, i]
-            inputs[2, i] = _SCALE * log_of(row_sum[i])
-        add_products(hidden, rows.event[part], n, weights, INPUTS * q, inputs, units)
-    rectify(hidden, gate.bias, rows.columns, units, events)
-    for q in range(slots):
-        n, part = rows.number[q], slice(q * TOGETHER, (q + 1) * TOGETHER)
-        event, scale = rows.event[part], rows.scale[part]
-        if n and events <= LANES:
+            rows.hidden[k, u] = gate.bias[u]
+    weights = gate.hidden.reshape((INPUTS * len(rows.last), units))
+    for q in range(1, len(rows.last)):
+        add_products(rows.hidden, rows.event, rows.first[q], rows.last[q], weights, INPUTS * q, rows.inputs, units)
+
+
+@summing_helper
+def answer_few(events, rows, gate):
+    """rows.scale: its logarithm, row by row."""
+    units, hidden = len(gate.bias), rows.hidden
+    for k in range(events):
+        for u in range(units):
+            hidden[k, u] = max(hidden[k, u], _ZERO)
+    for q in range(len(rows.last)):
+        for i in range(rows.first[q], rows.last[q]):
+            event, answer = rows.event[i], gate.offset[q]
+            for u in range(units):
+                answer += hidden[event, u] * gate.output[q, u]
+            rows.scale[i] = answer
+
+
+@helper
+def answer_many(events, rows, gate):
+    """The same, slot by slot, of all events, so that a slot's weights are fetched once."""
+    units = len(gate.bias)
+    rectify(rows.hidden, rows.columns, units, events)
+    for q in range(len(rows.last)):
+        if rows.first[q] == rows.last[q]:
+            continue
+        if events <= LANES:
             sum_columns(rows.output, rows.columns, gate.output, q, gate.offset[q], units, LANES)
-        elif n:
+        else:
             sum_columns(rows.output, rows.columns, gate.output, q, gate.offset[q], units, TOGETHER)
-        for i in range(n):
-            scale[i] = rows.output[event[i]]
-        for i in range(lanes(n)):
-            scale[i] = exp_of(max(min(scale[i], _LARGEST), -_LARGEST))
+        for i in range(rows.first[q], rows.last[q]):
+            rows.scale[i] = rows.output[rows.event[i]]
 
 
 @helper
@@ -160,8 +193,8 @@ def mix(events, rows, gate):
     numerator, denominator = rows.sums[0], rows.sums[1]
     for k in range(events):
         numerator[k] = denominator[k] = 0.0
-    for q in range(len(rows.number)):
-        for i in range(q * TOGETHER, q * TOGETHER + rows.number[q]):
+    for q in range(len(rows.last)):
+        for i in range(rows.first[q], rows.last[q]):
             event, scale = rows.event[i], np.float64(rows.scale[i])
             numerator[event] += scale * rows.weight[i]
             denominator[event] += scale * rows.row_sum[i]

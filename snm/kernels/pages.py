@@ -230,26 +230,32 @@ def find_link(wanted, at, links, spread):
 
 @helper
 def read_words(q, record, words, pages, weights):
-    """weights[i]: what a row of slot q that is not long has for words[i]."""
+    """weights[i]: what a row of slot q has for words[i]."""
     single = pages.single_of_slot[q]
-    for i in range(len(words)):
-        weights[i] = 0.0
     if record < 0:
+        value = pages.values[pages.singles[single, -1 - record]]
         for i in range(len(words)):
-            if np.int64(words[i]) == -1 - record:
-                weights[i] = pages.values[pages.singles[single, words[i]]]
+            weights[i] = value if np.int64(words[i]) == -1 - record else np.float32(0.0)
+        return
+    if is_long(record, pages):
+        first, links = first_link(record, pages), read_long(record, pages)[1]
+        for i in range(len(words)):
+            wanted = spread_target(words[i], pages.spread)
+            code = find_link(wanted, first + slot_of_link(wanted, links, pages.spread), pages.long_links, pages.spread)
+            weights[i] = pages.values[max(code, np.int64(0))] if code >= 0 else np.float32(0.0)
         return
     flags = np.int64(pages.data[record + 1])
     n = flags & (WIDE - 1)
     place = record + (6 if n > SUMMED else 2)
     codes = place + n * (4 if flags & WIDE else 2)
     alike = pages.data[record] == 0 and single >= 0
-    for j in range(n):
-        target = target_at(place, j, flags, pages)
-        for i in range(len(words)):
-            if words[i] == target:
-                code = pages.singles[single, target] if alike else code_at(codes + j * pages.code_bytes, pages)
-                weights[i] = pages.values[code]
+    for i in range(len(words)):
+        here = find_target(words[i], n, place, flags, pages)
+        weights[i] = 0.0
+        if here:
+            j = lowest_bit(here)
+            code = pages.singles[single, words[i]] if alike else code_at(codes + j * pages.code_bytes, pages)
+            weights[i] = pages.values[code]
 
 
 @njit(nogil=True, cache=True)

@@ -294,19 +294,21 @@ def fill(start, stop, words, pages, work, rows):
     """The rows of the events [start, stop)."""
     in_block, tile = work.keys.shape[2], start // TOGETHER
     clear(rows)
+    i = np.int64(0)
     for e in range(start, stop):
         if work.keys[e // in_block, 0, e % in_block] != ABSENT:
-            add_unigram(rows, e - start, words[e], pages)
+            i = add_unigram(rows, i, e - start, words[e], pages)
+    rows.last[0] = i
     for round in range(len(work.rounds) - 1):
-        before, i, begin = np.uint64(0), np.uint64(0), np.uint64(start)  # of a slot all come together
+        before, first, begin = np.uint64(0), i, np.uint64(start)
         for j in range(np.uint64(work.first[round, tile]), np.uint64(work.first[round, tile + 1])):
             event, q = work.whose[j] >> _SLOT_BITS, work.whose[j] & _SLOT
-            i = i if q == before else q * _TOGETHER
+            first = first if q == before else i  # of a slot all come together
             before = q
             rows.event[i] = event - begin
             rows.code[i], rows.length[i], rows.row_sum[i], rows.weight[i] = unpack(work.found, j)
-            i += np.uint64(work.found[_TWO * j] != 0)
-            rows.number[q] = i - q * _TOGETHER
+            i += np.int64(work.found[_TWO * j] != 0)
+            rows.first[q], rows.last[q] = first, i
 
 
 @njit(nogil=True, cache=True)
@@ -348,7 +350,7 @@ def find(words, pages, gate, work):
         fill(start, stop, words, pages, work, rows)
         mix(stop - start, rows, gate)
         for q in range(shape[0]):
-            for i in range(q * TOGETHER, q * TOGETHER + rows.number[q]):
+            for i in range(rows.first[q], rows.last[q]):
                 k = start + np.int64(rows.event[i])
                 found.code[q, k], found.length[q, k] = np.uint8(rows.code[i]), rows.length[i]
                 found.row_sum[q, k], found.weight[q, k] = rows.row_sum[i], rows.weight[i]

@@ -2,22 +2,22 @@
 
 A call from Python unpacks every array that it is given, which takes longer than scoring a word, and to make an array
 takes as long as to look for a row. So the arrays of a model, and working memory, come as their addresses, in one array
-of integers that is made once.
+of integers that is made once. A state comes as the address of its bytes.
 """
 
 import math
-from ctypes import PYFUNCTYPE, c_char_p, c_double, c_int64
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, njit, types
-from numba.extending import intrinsic
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import NativeValue, intrinsic, models, register_model, unbox
 
 from snm.calibration import INPUTS, Gate
 from snm.kernels.extraction import ABSENT, EMPTY_KEY
-from snm.kernels.gating import Rows, add_row, add_unigram, clear, mix
+from snm.kernels.gating import Rows, add_row, add_unigram, mix
 from snm.kernels.hashing import extend, feature_hash, helper, mix64
 from snm.kernels.memory import as_double, as_long, prefetch
 from snm.kernels.pages import (
@@ -25,7 +25,6 @@ from snm.kernels.pages import (
     ask_for_link,
     ask_for_page,
     ask_for_record,
-    find_link,
     first_link,
     is_long,
     read_long,
@@ -41,20 +40,45 @@ from snm.vocabulary import BEGIN
 
 _ONE, _ZERO = np.uint64(1), np.float32(0.0)
 SLOT_COLUMNS = 7  # of Extractor.slot_table
-SCALARS = 14  # places of the handle before the addresses
-WORKING = SCALARS + 15  # place of the address of working memory
-HANDLE = WORKING + 1
-_ARRAYS = 13  # of working memory, of `slots * TOGETHER` numbers
+SCALARS = 15  # places of the handle before the addresses
+ROWS = SCALARS + 15  # places of the addresses of working memory
+BEAM = ROWS + 13
+WORD, SCORE = BEAM + 9, BEAM + 10  # places of a word and its score, for `step`
+HANDLE = SCORE + 1
 _BELOW_ONE = 0x3FF0000000000000 - 0x3FE6A09E667F3BCD  # from the root of 1/2 to 1, in bits
 _LOG10_2, _LN_10 = math.log10(2), math.log(10)
+
+# A helper may not return an array that it makes; these may, and are put into their callers as well.
+making_helper = njit(nogil=True, forceinline=True, cache=True)
+
+
+class StateBytes(types.Type):  # type: ignore[misc]
+    """A state as Python has it: bytes, of which a kernel gets the address."""
+
+    def __init__(self):
+        super().__init__("StateBytes")
+
+
+register_model(StateBytes)(models.OpaqueModel)
+
+
+@unbox(StateBytes)
+def address_of_bytes(_, state, c):
+    """TypeError where it is something else."""
+    address = c.pyapi.bytes_as_string(state)
+    return NativeValue(address, is_error=cgutils.is_null(c.builder, address))
 
 
 @intrinsic
 def pointer(typing_context, address):
+    """A pointer from a number, or to a state."""
+
     def generate(context, builder, signature, arguments):
+        if isinstance(address, StateBytes):
+            return arguments[0]
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
 
-    return types.voidptr(types.int64), generate
+    return types.voidptr(address if isinstance(address, StateBytes) else types.int64), generate
 
 
 class Beam(NamedTuple):
@@ -62,76 +86,87 @@ class Beam(NamedTuple):
 
     keys: np.ndarray  # (slots, TOGETHER) uint64
     records: np.ndarray  # (slots, TOGETHER) int64
-    row_of: np.ndarray  # (slots, TOGETHER) int64: which of the rows that are read, -1 for none
-    long_rows: np.ndarray  # (slots * TOGETHER, 2) int64: row, and state that has its words
+    first_with: np.ndarray  # (slots, TOGETHER) int64: the first state with the same row, -1 where there is none
     scale: np.ndarray  # (slots, TOGETHER) float32
     members: np.ndarray  # (TOGETHER,) int64: states that are not equal
     which: np.ndarray  # (TOGETHER,) int64: for each state which of them it is equal to
     hashes: np.ndarray  # (TOGETHER,) uint64: theirs
+    hashed_words: np.ndarray  # (2, width) uint64: a state's words, and their classes
+    read: np.ndarray  # (TOGETHER,) float32: what a row has for words
 
 
-@njit(nogil=True, cache=True)
+@making_helper
 def longs(address, shape):
     return carray(pointer(address), shape, np.int64)
 
 
-@njit(nogil=True, cache=True)
+@making_helper
+def hashes(address, shape):
+    return carray(pointer(address), shape, np.uint64)
+
+
+@making_helper
 def floats(address, shape):
     return carray(pointer(address), shape, np.float32)
 
 
-def working_numbers(slots: int, units: int) -> int:
-    """How many float32 `working_memory` takes."""
-    return 2 * TOGETHER * (_ARRAYS * slots + 4 + units + 3)
+def make_beam(slots: int, width: int) -> Beam:
+    square = slots, TOGETHER
+    return Beam(
+        np.empty(square, np.uint64), np.empty(square, np.int64), np.empty(square, np.int64),
+        np.empty(square, np.float32), np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.int64),
+        np.empty(TOGETHER, np.uint64), np.empty((2, width), np.uint64), np.empty(TOGETHER, np.float32),
+    )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@making_helper
 def working_memory(handle):
-    """Rows and Beam. Every array of `slots * TOGETHER` numbers has eight bytes for each."""
-    slots, units, at = handle[1], handle[2], handle[WORKING]
-    size, shape, square = 8 * slots * TOGETHER, (slots * TOGETHER,), (slots, TOGETHER)
-    inputs, hidden = at + _ARRAYS * size, at + _ARRAYS * size + 32 * TOGETHER
+    """Rows and Beam, as `make_rows` and `make_beam` made them."""
+    slots, units, width = handle[1], handle[2], handle[14]
+    some, square, states = (slots * TOGETHER,), (slots, TOGETHER), (TOGETHER,)
     rows = Rows(
-        longs(at, (slots,)),
-        carray(pointer(at + size), shape, np.uint64),
-        floats(at + 2 * size, shape),
-        floats(at + 3 * size, shape),
-        floats(at + 4 * size, shape),
-        floats(at + 5 * size, shape),
-        floats(at + 6 * size, shape),
-        floats(inputs, (3, TOGETHER)),
-        floats(hidden, (TOGETHER, units)),
-        floats(hidden + 4 * TOGETHER * units, (units, TOGETHER)),
-        floats(inputs + 12 * TOGETHER, (TOGETHER,)),
-        carray(pointer(inputs + 16 * TOGETHER), (2, TOGETHER), np.float64),
+        longs(handle[ROWS], (slots,)),
+        longs(handle[ROWS + 1], (slots,)),
+        hashes(handle[ROWS + 2], some),
+        floats(handle[ROWS + 3], some),
+        floats(handle[ROWS + 4], some),
+        floats(handle[ROWS + 5], some),
+        floats(handle[ROWS + 6], some),
+        floats(handle[ROWS + 7], some),
+        floats(handle[ROWS + 8], (3, slots * TOGETHER)),
+        floats(handle[ROWS + 9], (TOGETHER, units)),
+        floats(handle[ROWS + 10], (units, TOGETHER)),
+        floats(handle[ROWS + 11], states),
+        carray(pointer(handle[ROWS + 12]), (2, TOGETHER), np.float64),
     )
     beam = Beam(
-        carray(pointer(at + 7 * size), square, np.uint64),
-        longs(at + 8 * size, square),
-        longs(at + 9 * size, square),
-        longs(at + 10 * size, (slots * TOGETHER, 2)),
-        floats(at + 12 * size, square),
-        longs(hidden + 8 * TOGETHER * units, (TOGETHER,)),
-        longs(hidden + 8 * TOGETHER * (units + 1), (TOGETHER,)),
-        carray(pointer(hidden + 8 * TOGETHER * (units + 2)), (TOGETHER,), np.uint64),
+        hashes(handle[BEAM], square),
+        longs(handle[BEAM + 1], square),
+        longs(handle[BEAM + 2], square),
+        floats(handle[BEAM + 3], square),
+        longs(handle[BEAM + 4], states),
+        longs(handle[BEAM + 5], states),
+        hashes(handle[BEAM + 6], states),
+        hashes(handle[BEAM + 7], (2, width)),
+        floats(handle[BEAM + 8], states),
     )
     return rows, beam
 
 
-@njit(nogil=True, cache=True)
-def unpack(handle, starts, long_links, singles):
+@making_helper
+def unpack(handle, starts_type, link_type, code_type):
     """Pages, gate, table of slots and classes of a model, from `snm.model.SnmModel._handle`."""
     words, slots, units = handle[0], handle[1], handle[2]
     numbers = carray(pointer(handle[SCALARS + 9]), (2,), np.float32)
     pages = Pages(
-        starts,
+        carray(pointer(handle[SCALARS + 12]), (handle[13],), starts_type),
         carray(pointer(handle[SCALARS]), (handle[3],), np.uint8),
-        long_links,
-        singles,
-        carray(pointer(handle[SCALARS + 1]), (handle[4],), np.float32),
-        carray(pointer(handle[SCALARS + 2]), (words,), np.float32),
-        carray(pointer(handle[SCALARS + 3]), (slots,), np.int64),
-        carray(pointer(handle[SCALARS + 4]), (slots,), np.int64),
+        carray(pointer(handle[SCALARS + 13]), (1,), link_type),
+        carray(pointer(handle[SCALARS + 14]), (slots, words), code_type),
+        floats(handle[SCALARS + 1], (handle[4],)),
+        floats(handle[SCALARS + 2], (words,)),
+        longs(handle[SCALARS + 3], (slots,)),
+        longs(handle[SCALARS + 4], (slots,)),
         np.uint64(handle[5]),
         Spread(handle[6], np.uint64(handle[7]), np.uint64(handle[8]), (_ONE << np.uint64(handle[6])) - _ONE,
                np.uint64(8 * handle[9])),
@@ -141,12 +176,12 @@ def unpack(handle, starts, long_links, singles):
         numbers[1],
     )  # fmt: skip
     gate = Gate(
-        carray(pointer(handle[SCALARS + 5]), (slots, INPUTS, units), np.float32),
-        carray(pointer(handle[SCALARS + 6]), (units,), np.float32),
-        carray(pointer(handle[SCALARS + 7]), (slots, units), np.float32),
-        carray(pointer(handle[SCALARS + 8]), (slots,), np.float32),
+        floats(handle[SCALARS + 5], (slots, INPUTS, units)),
+        floats(handle[SCALARS + 6], (units,)),
+        floats(handle[SCALARS + 7], (slots, units)),
+        floats(handle[SCALARS + 8], (slots,)),
     )
-    table = carray(pointer(handle[SCALARS + 10]), (slots, SLOT_COLUMNS), np.uint64)
+    table = hashes(handle[SCALARS + 10], (slots, SLOT_COLUMNS))
     classes = carray(pointer(handle[SCALARS + 11]), (words,), np.uint16)
     return pages, gate, table, classes
 
@@ -238,7 +273,9 @@ def find_rows(n, keys, pages, records, rows):
                 record = np.int64(NO_ROW)  # what was seen was seen in part
             records[q, c] = record
             ask_for_record(record, pages)
+    i = rows.last[0]
     for q in range(1, slots):
+        rows.first[q] = i
         for c in range(n):
             record = records[q, c]
             if record == NO_ROW:
@@ -247,71 +284,69 @@ def find_rows(n, keys, pages, records, rows):
                 code, links, row_sum = read_long(record, pages)
             else:
                 code, links, row_sum, _ = read_short(q, record, np.uint32(0), pages)
-            add_row(rows, q, c, code, links, row_sum, _ZERO)
+            i = add_row(rows, i, c, code, links, row_sum, _ZERO)
+        rows.last[q] = i
 
 
 @helper
-def ask_for_words(states, words, pages, beam, wanted, read, at):
-    """List the rows of all states, read the short ones for `words`, and ask for the links of long ones.
+def share_rows(n, shared, beam):
+    """beam.first_with. A row that several states have is read once, where their words are the same."""
+    for q in range(1, len(beam.records)):
+        records = beam.records[q]
+        for c in range(n):
+            first = c
+            for before in range(c - 1 if shared else -1, -1, -1):
+                first = before if records[before] == records[c] else first
+            beam.first_with[q, c] = first if records[c] != NO_ROW else -1
 
-    Where `words` has one row, it is of all states, and a row that several have is read once. Returns how many rows are
-    long. `read` and `at` have room for every row of every state.
-    """
-    m = words.shape[1]
-    slots, shared, n_rows, n_long = len(beam.keys), len(words) == 1, 0, 0
-    records, row_of, long_rows = beam.records, beam.row_of, beam.long_rows
-    for c in range(len(words)):
-        for i in range(m):
-            wanted[c, i] = spread_target(words[c, i], pages.spread)
-    for q in range(1, slots):
-        for c in range(states):
-            record, of_state = records[q, c], 0 if shared else c
-            row_of[q, c] = -1
-            if record == NO_ROW:
+
+@helper
+def row_for(c, words):
+    """The row of `words` that is of state c: where there is one, it is of all states."""
+    return min(c, len(words) - 1)
+
+
+@helper
+def ask_for_words(n, words, start, stop, pages, beam):
+    """Ask for the links of long rows to these words."""
+    for q in range(1, len(beam.records)):
+        for c in range(n):
+            record = beam.records[q, c]
+            if beam.first_with[q, c] == c and is_long(record, pages):
+                first, links = first_link(record, pages), read_long(record, pages)[1]
+                for word in words[row_for(c, words)][start:stop]:
+                    at = slot_of_link(spread_target(word, pages.spread), links, pages.spread)
+                    ask_for_link(first + at, pages.long_links)
+
+
+@helper
+def add_words(n, words, start, stop, pages, beam, weights):
+    """weights[c, i]: the sum over the rows of state c of what they have for word i, times beam.scale[slot, c]."""
+    shared = len(words) == 1
+    for c in range(n):
+        of_state, weight = words[row_for(c, words)][start:stop], weights[c][start:stop]
+        for i in range(len(of_state)):
+            weight[i] = np.float64(beam.scale[0, c]) * pages.unigrams[of_state[i]]
+    for q in range(1, len(beam.records)):
+        for c in range(n):
+            if beam.first_with[q, c] != c:
                 continue
-            for before in range(c if shared else 0):
-                if records[q, before] == record:
-                    row_of[q, c] = row_of[q, before]
-            if row_of[q, c] >= 0:
-                continue
-            row_of[q, c] = n_rows
-            if is_long(record, pages):
-                long_rows[n_long, 0], long_rows[n_long, 1] = n_rows, of_state
-                first, n = first_link(record, pages), read_long(record, pages)[1]
-                for i in range(m):
-                    at[n_long, i] = first + slot_of_link(wanted[of_state, i], n, pages.spread)
-                    ask_for_link(at[n_long, i], pages.long_links)
-                n_long += 1
-            else:
-                read_words(q, record, words[of_state], pages, read[n_rows])
-            n_rows += 1
-    return n_long
+            read_words(q, beam.records[q, c], words[row_for(c, words)][start:stop], pages, beam.read)
+            for d in range(c, n if shared else c + 1):
+                if beam.first_with[q, d] == c:
+                    weight, factor = weights[d][start:stop], np.float64(beam.scale[q, d])
+                    for i in range(len(weight)):
+                        weight[i] += factor * beam.read[i]
 
 
 @helper
-def add_words(n_long, pages, beam, wanted, read, at, weights):
-    """Add to weights[c, i] what the rows of state c have for word i, times beam.scale[slot, c]."""
-    long_rows, (states, m) = beam.long_rows, weights.shape
-    for r in range(n_long):
-        for i in range(m):
-            code = find_link(wanted[long_rows[r, 1], i], at[r, i], pages.long_links, pages.spread)
-            read[long_rows[r, 0], i] = pages.values[code] if code >= 0 else _ZERO
-    for q in range(1, len(beam.keys)):
-        for c in range(states):
-            if beam.row_of[q, c] >= 0:
-                row, factor = read[beam.row_of[q, c]], np.float64(beam.scale[q, c])
-                for i in range(m):
-                    weights[c, i] += factor * row[i]
-
-
-@helper
-def take_logs(weights, total):
-    """log10 of weights / total, to one part in 10^15, in a way that LLVM takes many at a time.
+def take_logs(numbers):
+    """log10 of numbers, to one part in 10^15, in a way that LLVM takes many at a time.
 
     With m 2^e = x and m between the root of 1/2 and that of 2, a series of z = (m - 1) / (m + 1).
     """
-    for i in range(len(weights)):
-        bits = as_long(weights[i] / total)
+    for i in range(len(numbers)):
+        bits = as_long(numbers[i])
         e = np.int64((bits + _BELOW_ONE) >> 52) - 1023
         m = as_double(bits - (e << 52))
         z = (m - 1.0) / (m + 1.0)
@@ -319,29 +354,30 @@ def take_logs(weights, total):
         series = 1.0 / 19.0
         for n in range(17, 0, -2):
             series = series * y + 1.0 / n
-        weights[i] = e * _LOG10_2 + (2.0 / _LN_10) * z * series
+        numbers[i] = e * _LOG10_2 + (2.0 / _LN_10) * z * series
 
 
 _STATES, _HANDLE, _CHOSEN, _SCORES = types.uint32[:, ::1], types.int64[::1], types.int64[::1], types.float64[:, ::1]
 _WORDS = types.uint32[::1], types.uint32[:, ::1]  # for all states, or a row for each
+_STEP = types.float64(types.int64, StateBytes(), types.int64)
 
 
 @helper
-def are_for(words, states, vocabulary):
-    """Whether there are words for as many states, all of the vocabulary."""
+def are_for(words, states, width, vocabulary):
+    """Whether there are words for as many states of that width, all of the vocabulary."""
     for word in words.flat:
         if word >= vocabulary:
             return False
-    return words.size > 0 and (words.ndim == 1 or len(words) == len(states))
+    return words.size > 0 and states.shape[1] == width and (words.ndim == 1 or len(words) == len(states))
 
 
 @njit([types.boolean(_STATES, w, types.int64, _CHOSEN, _STATES) for w in _WORDS], nogil=True, cache=True)
 def follow(states, listed, vocabulary, chosen, after):
     """after[k]: the state after hypothesis chosen[k] of `expand`; False where there is no such hypothesis, or word."""
-    if not are_for(listed, states, vocabulary):
+    m, width = listed.shape[-1], after.shape[1]
+    if not are_for(listed, states, width, vocabulary):
         return False
-    words = listed.reshape((-1, listed.shape[-1]))
-    hypotheses, m, width = len(states) * words.shape[1], words.shape[1], states.shape[1]
+    words, hypotheses = listed.reshape((-1, m)), len(states) * m
     for k in range(len(chosen)):
         if not 0 <= chosen[k] < hypotheses:
             return False
@@ -353,94 +389,94 @@ def follow(states, listed, vocabulary, chosen, after):
 
 
 @helper
-def find_states(n, states, pages, table, classes, hash_mask, hashes, rows, beam):
+def find_states(n, states, pages, table, classes, hash_mask, rows, beam):
     """The rows of the first n of beam.members."""
     by_class = False
     for q in range(len(table)):
         by_class |= table[q, 3] != 0
-    clear(rows)
+    rows.first[0] = rows.last[0] = 0
     for c in range(n):
-        write_keys(states[beam.members[c]], table, classes, by_class, hash_mask, c, hashes, beam.keys)
-        add_unigram(rows, c, np.uint32(0), pages)
+        write_keys(states[beam.members[c]], table, classes, by_class, hash_mask, c, beam.hashed_words, beam.keys)
+        rows.last[0] = add_unigram(rows, rows.last[0], c, np.uint32(0), pages)
     find_rows(n, beam.keys, pages, beam.records, rows)
 
 
 @helper
-def weigh_states(states, gate, rows, beam):
+def weigh_states(n, gate, rows, beam):
     """beam.scale: what the gate multiplies the rows by."""
-    mix(states, rows, gate)
+    mix(n, rows, gate)
     for q in range(len(beam.scale)):
-        for i in range(q * TOGETHER, q * TOGETHER + rows.number[q]):
+        for i in range(rows.first[q], rows.last[q]):
             beam.scale[q, rows.event[i]] = rows.scale[i]
 
 
 @njit(nogil=True, cache=True)
-def score(states, words, handle, starts, long_links, singles, scores):
+def score(states, words, handle, starts_type, link_type, code_type, scores):
     """scores[c, i] = log10 P(words[c, i] | states[c]), NaN where the word is never predicted.
 
-    Where `words` has one row, it is of all states.
+    Of at most TOGETHER states. Where `words` has one row, it is of all of them. The types are those of a model's
+    starts, long links and singles.
     """
-    pages, gate, table, classes = unpack(handle, starts, long_links, singles)
+    pages, gate, table, classes = unpack(handle, starts_type, link_type, code_type)
     rows, beam = working_memory(handle)
-    hash_mask, never, m = np.uint64(handle[11]), handle[12], scores.shape[1]
-    most = min(len(states), TOGETHER) * len(table)
-    hashes = np.empty((2, states.shape[1]), np.uint64)  # of a state's words, and of their classes
-    wanted, at, read = np.empty(words.shape, np.int64), np.empty((most, m), np.int64), np.empty((most, m), np.float32)
-    for start in range(0, len(states), TOGETHER):
-        part = slice(start, min(start + TOGETHER, len(states)))
-        of_part, weights, n = words if len(words) == 1 else words[part], scores[part], len(states[part])
-        for c in range(n):
-            beam.members[c] = beam.which[c] = c
-        if len(words) == 1:
-            n = find_equal(states[part], beam)
-        find_states(n, states[part], pages, table, classes, hash_mask, hashes, rows, beam)
-        n_long = ask_for_words(n, of_part, pages, beam, wanted, read, at)
-        weigh_states(n, gate, rows, beam)  # while links are on their way
-        for c in range(n):
-            for i in range(m):
-                weights[c, i] = np.float64(beam.scale[0, c]) * pages.unigrams[of_part[min(c, len(of_part) - 1), i]]
-        add_words(n_long, pages, beam, wanted, read, at, weights[:n])
-        for c in range(n):
-            take_logs(weights[c], rows.sums[1, c])
-            for i in range(m):
-                if of_part[min(c, len(of_part) - 1), i] in (never, BEGIN):
-                    weights[c, i] = math.nan
-        for c in range(len(weights) - 1, -1, -1):  # no state is further back than the one that it is equal to
-            for i in range(m):
-                weights[c, i] = weights[beam.which[c], i]
+    hash_mask, never = np.uint64(handle[11]), handle[12]
+    n, m, shared = len(states), scores.shape[1], len(words) == 1
+    for c in range(n):
+        beam.members[c] = beam.which[c] = c
+    if shared and n > 1:
+        n = find_equal(states, beam)
+    find_states(n, states, pages, table, classes, hash_mask, rows, beam)
+    share_rows(n, shared, beam)
+    for start in range(0, m, TOGETHER):
+        stop = min(start + TOGETHER, m)
+        ask_for_words(n, words, start, stop, pages, beam)
+        if start == 0:
+            weigh_states(n, gate, rows, beam)  # while links are on their way
+        add_words(n, words, start, stop, pages, beam, scores)
+    for c in range(n):
+        factor = 1.0 / rows.sums[1, c]
+        for i in range(m):
+            scores[c, i] *= factor
+    take_logs(scores.reshape(scores.size)[: n * m])
+    for c in range(n):
+        for i, word in enumerate(words[row_for(c, words)]):
+            if word in (never, BEGIN):
+                scores[c, i] = math.nan
+    for c in range(len(states) - 1, -1, -1):  # no state is further back than the one that it is equal to
+        for i in range(m):
+            scores[c, i] = scores[beam.which[c], i]
 
 
 @cache
 def kernels_of(*type_names):
-    """`expand` and `step` for models whose starts, long links and singles are of these types."""
+    """`expand` and `step` for models whose starts, long links and singles are of these types.
 
+    They close over the types and nothing else: Numba would take other kernels for new ones in each process, and compile
+    them anew.
+    """
     starts_type, link_type, code_type = (np.dtype(name).type for name in type_names)
-
-    @njit(nogil=True, cache=True)
-    def score_words(states, words, handle, scores):
-        starts = carray(pointer(handle[SCALARS + 12]), (handle[13],), starts_type)
-        long_links = carray(pointer(handle[SCALARS + 13]), (1,), link_type)
-        singles = carray(pointer(handle[SCALARS + 14]), (handle[1], handle[0]), code_type)
-        score(states, words, handle, starts, long_links, singles, scores)
 
     @njit([types.boolean(_STATES, w, _HANDLE, _SCORES) for w in _WORDS], nogil=True, cache=True)
     def expand(states, listed, handle, scores):
         """`score`, or False where there are no words for all states, or some that are not of the vocabulary."""
-        if not are_for(listed, states, handle[0]):
+        if not are_for(listed, states, handle[14], handle[0]):
             return False
-        score_words(states, listed.reshape((-1, listed.shape[-1])), handle, scores)
+        words = listed.reshape((-1, listed.shape[-1]))
+        for start in range(0, len(states), TOGETHER):
+            part = slice(start, min(start + TOGETHER, len(states)))
+            of_part = words if len(words) == 1 else words[part]
+            score(states[part], of_part, handle, starts_type, link_type, code_type, scores[part])
         return True
 
-    @cfunc(types.float64(types.int64, types.voidptr, types.int64, types.int64), cache=True)
-    def step(address, state, width, word):
-        """A C function for one word after one state, given the address of a handle, the state, its width, and the word.
-
-        A word takes 3.8 µs so; with a Numba function, which unpacks each of its arguments, it took 6.5. Python's lock
-        is kept.
-        """
-        words, scores = np.full((1, 1), word, np.uint32), np.empty((1, 1), np.float64)
-        handle = carray(pointer(address), (HANDLE,), np.int64)
-        score_words(carray(state, (1, width), np.uint32), words, handle, scores)
+    @njit([_STEP], cache=True)
+    def step(address, state, word):
+        """One word after one state, given the address of a handle. Python's lock is kept."""
+        handle = longs(address, (HANDLE,))
+        words = carray(pointer(address + 8 * WORD), (1, 1), np.uint32)
+        scores = carray(pointer(address + 8 * SCORE), (1, 1), np.float64)
+        words[0, 0] = word
+        states = carray(pointer(state), (1, handle[14]), np.uint32)
+        score(states, words, handle, starts_type, link_type, code_type, scores)
         return scores[0, 0]
 
-    return expand, PYFUNCTYPE(c_double, c_int64, c_char_p, c_int64, c_int64)(step.address)
+    return expand, step.get_overload(_STEP)

@@ -18,10 +18,13 @@ _FLOAT, _NUMBER, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 
 
-def _row(context, builder, signature, arguments, i):
-    """Pointer to the first number of row arguments[i + 1] of the two-dimensional array arguments[i]."""
+def _row(context, builder, signature, arguments, i, row=None):
+    """Pointer to the first number of a row of the two-dimensional array arguments[i]: `row`, or arguments[i + 1]."""
     made = context.make_array(signature.args[i])(context, builder, arguments[i])
-    row = context.cast(builder, arguments[i + 1], signature.args[i + 1], types.intp)
+    if row is None:
+        row = context.cast(builder, arguments[i + 1], signature.args[i + 1], types.intp)
+    else:
+        row = _LONG(row)
     stride = builder.udiv(cgutils.unpack_tuple(builder, made.strides)[0], made.itemsize)
     return builder.gep(made.data, [builder.mul(row, stride)])
 
@@ -56,70 +59,71 @@ def _multiply_add(builder, a, b, c):
 
 
 @intrinsic
-def add_products(typing_context, sums, events, count, weights, first, inputs, length):
+def add_products(typing_context, sums, events, start, stop, weights, first, inputs, length):
     """To sums[e] x0 * weights[first] + x1 * weights[first + 1] + x2 * weights[first + 2] + weights[first + 3] is added.
 
-    For each e of the first `count` of `events`, with its column of `inputs`, (3, TOGETHER). The weights stay in
-    registers for all events.
+    For each e of events[start:stop], with its column of `inputs`. The weights stay in registers for all events.
     """
 
     def generate(context, builder, signature, arguments):
-        into, listed, inputs = (_data(context, builder, signature, arguments, i) for i in (0, 1, 5))
-        start = _row(context, builder, signature, arguments, 3)
-        count, length = (context.cast(builder, arguments[i], signature.args[i], types.intp) for i in (2, 6))
+        into, listed = (_data(context, builder, signature, arguments, i) for i in (0, 1))
+        first_weight = _row(context, builder, signature, arguments, 4)
+        columns = [_row(context, builder, signature, arguments, 6, i) for i in range(3)]
+        start, stop, length = (context.cast(builder, arguments[i], signature.args[i], types.intp) for i in (2, 3, 7))
         with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(LANES), _LONG) as (at, _):
             *rows, constant = [
-                _load(builder, builder.gep(start, [builder.mul(length, _LONG(i))]), at) for i in range(4)
+                _load(builder, builder.gep(first_weight, [builder.mul(length, _LONG(i))]), at) for i in range(4)
             ]  # fmt: skip
-            with cgutils.for_range(builder, count) as loop:
+            with cgutils.for_range_slice(builder, start, stop, _LONG(1), _LONG) as (index, _):
                 total = constant
-                for i, row in enumerate(rows):
-                    x = builder.load(builder.gep(inputs, [builder.add(loop.index, _LONG(TOGETHER * i))]))
+                for column, row in zip(columns, rows, strict=True):
+                    x = builder.load(builder.gep(column, [index]))
                     total = _multiply_add(builder, _all(builder, x), row, total)
-                event = builder.load(builder.gep(listed, [loop.index]))
+                event = builder.load(builder.gep(listed, [index]))
                 sums = builder.gep(into, [builder.mul(event, length)])
                 _store(builder, builder.fadd(_load(builder, sums, at), total), sums, at)
         return context.get_dummy_value()
 
-    return types.void(sums, events, count, weights, first, inputs, length), generate
+    return types.void(sums, events, start, stop, weights, first, inputs, length), generate
 
 
 @intrinsic
-def rectify(typing_context, sums, bias, columns, length, count):
-    """columns[i, e] = max(sums[e, i] + bias[i], 0) for `count` events e, or up to LANES - 1 more.
+def rectify(typing_context, sums, columns, length, count):
+    """columns[i, e] = max(sums[e, i], 0) for `count` events e, or up to LANES - 1 more.
 
     LANES rows become LANES columns in registers, by exchanging parts of one number, two, four and eight: 8 ns an event,
     with one number after another 35.
     """
 
     def generate(context, builder, signature, arguments):
-        rows, bias, into = (_data(context, builder, signature, arguments, i) for i in (0, 1, 2))
-        length, count = (context.cast(builder, arguments[i], signature.args[i], types.intp) for i in (3, 4))
+        rows, into = (_data(context, builder, signature, arguments, i) for i in (0, 1))
+        length, count = (context.cast(builder, arguments[i], signature.args[i], types.intp) for i in (2, 3))
         zeros, lanes = ir.Constant(_VECTOR, None), range(LANES)
-        with cgutils.for_range_slice(builder, _LONG(0), length, _LONG(LANES), _LONG) as (at, _):
-            start = _load(builder, bias, at)
-            with cgutils.for_range_slice(builder, _LONG(0), count, _LONG(LANES), _LONG) as (first, _):
-                block = []
-                for e in lanes:
-                    row = builder.gep(rows, [builder.mul(length, builder.add(first, _LONG(e)))])
-                    total = builder.fadd(_load(builder, row, at), start)
-                    block.append(builder.select(builder.fcmp_ordered(">", total, zeros), total, zeros))
-                part = 1
-                while part < LANES:
-                    low = [i if not i & part else LANES + i - part for i in lanes]
-                    high = [i + part if not i & part else LANES + i for i in lanes]
-                    for i in (i for i in lanes if not i & part):
-                        pair = block[i], block[i + part]
-                        for k, places in ((i, low), (i + part, high)):
-                            mask = ir.Constant(ir.VectorType(_NUMBER, LANES), [_NUMBER(place) for place in places])
-                            block[k] = builder.shuffle_vector(*pair, mask)
-                    part *= 2
-                for i in lanes:
-                    column = builder.gep(into, [builder.mul(builder.add(at, _LONG(i)), _LONG(TOGETHER))])
-                    _store(builder, block[i], column, first)
+        with (
+            cgutils.for_range_slice(builder, _LONG(0), length, _LONG(LANES), _LONG) as (at, _),
+            cgutils.for_range_slice(builder, _LONG(0), count, _LONG(LANES), _LONG) as (first, _),
+        ):
+            block = []
+            for e in lanes:
+                row = builder.gep(rows, [builder.mul(length, builder.add(first, _LONG(e)))])
+                total = _load(builder, row, at)
+                block.append(builder.select(builder.fcmp_ordered(">", total, zeros), total, zeros))
+            part = 1
+            while part < LANES:
+                low = [i if not i & part else LANES + i - part for i in lanes]
+                high = [i + part if not i & part else LANES + i for i in lanes]
+                for i in (i for i in lanes if not i & part):
+                    pair = block[i], block[i + part]
+                    for k, places in ((i, low), (i + part, high)):
+                        mask = ir.Constant(ir.VectorType(_NUMBER, LANES), [_NUMBER(place) for place in places])
+                        block[k] = builder.shuffle_vector(*pair, mask)
+                part *= 2
+            for i in lanes:
+                column = builder.gep(into, [builder.mul(builder.add(at, _LONG(i)), _LONG(TOGETHER))])
+                _store(builder, block[i], column, first)
         return context.get_dummy_value()
 
-    return types.void(sums, bias, columns, length, count), generate
+    return types.void(sums, columns, length, count), generate
 
 
 @intrinsic(prefer_literal=True)
