@@ -125,6 +125,16 @@ def test_words_are_what_ascii_white_space_separates(lines: list[str]) -> None:
     assert tokens.tolist() == expected
 
 
+def test_words_of_all_lengths_wherever_they_end() -> None:
+    """Words are read eight bytes at a time; a character below the space may be part of one."""
+    made = [letter * length for length in range(1, 40) for letter in ("a", "é", "\x1f", "a\x01", "zz\x7f")]
+    distinct = sorted(set(made))
+    vocabulary = Vocabulary(distinct)
+    for line in [" ".join(made), *distinct, "\t".join(reversed(made)) + " x"]:
+        expected = ["<S>", *(word if word in vocabulary.ids else "<UNK>" for word in split_words(line)), "</S>"]
+        assert words(encode_lines([line], vocabulary), vocabulary) == expected
+
+
 @pytest.mark.parametrize("block", [1, 2, 5, 64])
 def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     path = write(tmp_path / "a", "añb  ccc\nlongerword é\n\nx".encode())

@@ -182,9 +182,8 @@ def find_records(items, pages, records):
 
 
 @helper
-def remember(key, pages, memo, place):
+def remember(key, record, pages, memo, place):
     """Write what the row of this key says of itself to memo[place:]; it has no links there if it is not long."""
-    record = record_at(key, page_start(key, pages), pages)
     memo[place], memo[place + _FIRST], memo[place + _NUMBER] = key, np.uint64(0), np.uint64(0)
     memo[place + _RECORD] = np.uint64(record)
     if is_long(record, pages):
@@ -194,17 +193,34 @@ def remember(key, pages, memo, place):
 
 
 @helper
-def recall_items(items, pages, shift, memo, links_at):
+def remember_items(items, pages, shift, memo, missing, records):
+    """Have what the rows of all these items say of themselves in the memo; where two have one place, that of the last.
+
+    `missing` is for as many pairs of numbers as `items`.
+    """
+    n = np.int64(0)
+    for i in range(len(items) // 2):
+        missing[2 * n] = items[2 * i]
+        n += np.int64(memo[_MEMO * (items[2 * i] >> shift)] != items[2 * i])
+    find_records(missing[: 2 * n], pages, records)
+    for i in range(n):
+        key = missing[2 * i]
+        remember(key, records[i], pages, memo, _MEMO * (key >> shift))
+
+
+@helper
+def recall_items(items, pages, shift, memo, missing, records, links_at):
     """What the rows of features of one word say, in place of the items.
 
     They are few, come again and again, and nearly all are long: what they say of themselves is remembered. They come in
     the order of their keys, and so do their places.
     """
+    remember_items(items, pages, shift, memo, missing, records)
     for i in range(len(items) // 2):
         key, word, q = items[2 * i], np.uint32(items[2 * i + 1] & _LOW), np.int64(items[2 * i + 1] >> _32)
         place = _MEMO * (key >> shift)
-        if memo[place] != key:
-            remember(key, pages, memo, place)
+        if memo[place] != key:  # another of these items has the same place
+            remember(key, record_at(key, page_start(key, pages), pages), pages, memo, place)
         n, wanted = np.int64(memo[place + _NUMBER]), spread_target(word, pages.spread)
         links_at[i, 0], links_at[i, 1] = wanted, -1
         if n:
@@ -269,7 +285,7 @@ def read_items(items, records, pages, lists, links_at):
 def look_up(words, pages, work):
     """Find the rows of the events whose keys are in `work`."""
     records, links_at = np.empty(ITEMS_TOGETHER, np.int64), np.empty((ITEMS_TOGETHER, 2), np.int64)
-    lists = np.empty((3, ITEMS_TOGETHER), np.int64)
+    lists, missing = np.empty((3, ITEMS_TOGETHER), np.int64), np.empty(2 * ITEMS_TOGETHER, np.uint64)
     events, at, of_memo = len(words), 0, _64 - np.uint64(floor_log2(len(work.memo) // MEMO))
     for round in range(len(work.rounds) - 1):
         bits = 1
@@ -281,7 +297,7 @@ def look_up(words, pages, work):
         for i in range(0, n, ITEMS_TOGETHER):
             items = work.items[2 * i : 2 * min(i + ITEMS_TOGETHER, n)]
             if round == 0:
-                recall_items(items, pages, of_memo, work.memo, links_at)
+                recall_items(items, pages, of_memo, work.memo, missing, records, links_at)
             else:
                 find_records(items, pages, records)
                 read_items(items, records, pages, lists, links_at)

@@ -7,7 +7,8 @@ chance that any two coincide is 3 in a million.
 import numpy as np
 from numba import njit
 
-from snm.kernels.hashing import helper, mix64
+from snm.kernels.hashing import extend, helper, mix64
+from snm.kernels.memory import lowest_bit, read_u8
 from snm.vocabulary import BEGIN, END, UNKNOWN
 
 DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
@@ -16,19 +17,54 @@ DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
 WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN = range(8)
 STATE_FIELDS = 8
 
-_PRIME = np.uint64(0x100000001B3)
 _OFFSET = np.uint64(0xCBF29CE484222325)
 _EMPTY = np.uint32(0xFFFFFFFF)
 LEFT_OUT = 0xFFFFFFFE  # id of what is no word: a marker
+_ONE, _8 = np.uint64(1), np.uint64(8)
+_SPACES, _HIGHEST = np.uint64(0x2121212121212121), np.uint64(0x8080808080808080)  # 33 eight times; bits
+
+
+@helper
+def is_space(byte):
+    return byte == 32 or 9 <= byte <= 13
 
 
 @helper
 def word_hash(data, start, stop):
-    """FNV-1a over the bytes, then mixed."""
-    h = _OFFSET
-    for i in range(start, stop):
-        h = (h ^ np.uint64(data[i])) * _PRIME
-    return mix64(h)
+    """Eight bytes at a time; in the end those that are left, maybe none, and the length."""
+    h, i = _OFFSET, start
+    while stop - i >= 8:
+        h = extend(h, read_u8(data, i))
+        i += 8
+    rest = np.uint64(0)
+    for k in range(stop - i):
+        rest |= np.uint64(data[i + k]) << (_8 * np.uint64(k))
+    return mix64(extend(h, rest) ^ np.uint64(stop - start))
+
+
+@helper
+def read_word(data, start):
+    """Where the word that begins there ends, and its hash.
+
+    Eight bytes at a time: where a loop over bytes would end cannot be foretold. Encoding takes three quarters of the time.
+    """
+    h, i = _OFFSET, start
+    while i + 8 <= len(data):
+        few = read_u8(data, i)
+        small = (few - _SPACES) & ~few & _HIGHEST  # the lowest bit that is set is that of the first byte below 33
+        if not small:
+            h = extend(h, few)
+            i += 8
+            continue
+        bits = np.uint64(lowest_bit(np.int64(small))) & ~np.uint64(7)
+        stop = i + np.int64(bits >> np.uint64(3))
+        if not is_space(data[stop]):
+            break
+        return stop, mix64(extend(h, few & ((_ONE << bits) - _ONE)) ^ np.uint64(stop - start))
+    stop = i
+    while stop < len(data) and not is_space(data[stop]):
+        stop += 1
+    return stop, word_hash(data, start, stop)
 
 
 @helper
@@ -88,13 +124,10 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, sta
                 state[IN_DOCUMENT] = 0
             i += 1
             continue
-        if byte == 32 or (9 <= byte <= 13):
+        if is_space(byte):
             i += 1
             continue
-        stop = i + 1
-        while stop < n and data[stop] != 32 and not (9 <= data[stop] <= 13):
-            stop += 1
-        h = word_hash(data, i, stop)
+        stop, h = read_word(data, i)
         place = find_word(hashes, ids, h)
         token = ids[place]
         if token == _EMPTY:
