@@ -46,7 +46,7 @@ def word_hash(data, start, stop):
 def read_word(data, start):
     """Where the word that begins there ends, and its hash.
 
-    Eight bytes at a time: where a loop over bytes would end cannot be foretold. Encoding takes three quarters of the time.
+    Eight bytes at a time: where a loop over bytes would end cannot be foretold. It takes three quarters of the time.
     """
     h, i = _OFFSET, start
     while i + 8 <= len(data):
