@@ -102,17 +102,16 @@ class Snm:
     def decode(self, candidates: np.ndarray, kept: np.ndarray, search: bool = False) -> int:
         """candidates: (lines, WORDS, CANDIDATES) ids. With `search`, `kept` is found; else it is given."""
         begin = self.model.state_array([self.model.start()] * STATES)
-        for k in range(len(candidates)):
+        for of_line, kept_of_line in zip(candidates, kept, strict=True):
             states, totals = begin, np.full(STATES, -np.inf)
             totals[0] = 0.0  # or the same hypotheses would fill the beam
-            for i in range(WORDS):
-                words = candidates[k, i]
+            for words, chosen in zip(of_line, kept_of_line, strict=True):
                 scores = self.model.expand(states, words)
                 if search:
                     scores += totals[:, None]
-                    kept[k, i] = np.argsort(-scores, axis=None)[:STATES]
-                    totals = scores.flat[kept[k, i]]
-                states = self.model.follow(states, words, kept[k, i])
+                    chosen[:] = np.argsort(-scores, axis=None)[:STATES]
+                    totals = scores.flat[chosen]
+                states = self.model.follow(states, words, chosen)
         return len(candidates) * WORDS * BEAM
 
     def side_by_side(self) -> int:

@@ -12,7 +12,7 @@ from snm.features import Extractor
 from snm.pages import Pages
 
 MOST_EVENTS = 1 << 17  # at a time
-MOST_BYTES = 1 << 28  # of working memory for each thread
+MOST_BYTES = 1 << 27  # of working memory for each thread
 
 
 class Scorer:

@@ -18,7 +18,7 @@ from numba.extending import NativeValue, intrinsic, models, register_model, unbo
 from snm.calibration import INPUTS, Gate
 from snm.kernels.extraction import ABSENT, EMPTY_KEY
 from snm.kernels.gating import Rows, add_row, add_unigram, mix
-from snm.kernels.hashing import extend, feature_hash, helper, mix64
+from snm.kernels.hashing import extend, feature_hash, fusing_helper, helper, mix64
 from snm.kernels.memory import as_double, as_long, prefetch
 from snm.kernels.pages import (
     NO_ROW,
@@ -339,7 +339,7 @@ def add_words(n, words, start, stop, pages, beam, weights):
                         weight[i] += factor * beam.read[i]
 
 
-@helper
+@fusing_helper
 def take_logs(numbers):
     """log10 of numbers, to one part in 10^15, in a way that LLVM takes many at a time.
 
@@ -438,10 +438,10 @@ def score(states, words, handle, starts_type, link_type, code_type, scores):
         for i in range(m):
             scores[c, i] *= factor
     take_logs(scores.reshape(scores.size)[: n * m])
-    for c in range(n):
-        for i, word in enumerate(words[row_for(c, words)]):
-            if word in (never, BEGIN):
-                scores[c, i] = math.nan
+    for r in range(len(words)):
+        for i in range(m):
+            if words[r, i] in (never, BEGIN):
+                scores[r : n if shared else r + 1, i] = math.nan
     for c in range(len(states) - 1, -1, -1):  # no state is further back than the one that it is equal to
         for i in range(m):
             scores[c, i] = scores[beam.which[c], i]
