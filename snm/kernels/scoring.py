@@ -314,17 +314,17 @@ def fill(start, stop, words, pages, work, rows):
     for e in range(start, stop):
         if work.keys[e // in_block, 0, e % in_block] != ABSENT:
             i = add_unigram(rows, i, e - start, words[e], pages)
-    rows.last[0] = i
+    before, begin = np.uint64(0), np.uint64(start)
     for round in range(len(work.rounds) - 1):
-        before, first, begin = np.uint64(0), i, np.uint64(start)
         for j in range(np.uint64(work.first[round, tile]), np.uint64(work.first[round, tile + 1])):
             event, q = work.whose[j] >> _SLOT_BITS, work.whose[j] & _SLOT
-            first = first if q == before else i  # of a slot all come together
-            before = q
+            if q != before:  # of a slot all come together
+                rows.last[before] = rows.first[q] = i
+                before = q
             rows.event[i] = event - begin
             rows.code[i], rows.length[i], rows.row_sum[i], rows.weight[i] = unpack(work.found, j)
             i += np.int64(work.found[_TWO * j] != 0)
-            rows.first[q], rows.last[q] = first, i
+    rows.last[before] = i
 
 
 @njit(nogil=True, cache=True)
