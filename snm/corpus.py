@@ -436,7 +436,9 @@ def draw_sentences(text: Text, events: int, seed: int) -> np.ndarray | None:
     starts, lengths = _sentences(text)
     chosen = np.random.default_rng(seed).permutation(len(starts))
     enough = int(np.searchsorted(np.cumsum(lengths[chosen] - 1), events)) + 1
-    return _mask(chosen[:enough], lengths)
+    keep = np.zeros(len(lengths), bool)
+    keep[chosen[:enough]] = True
+    return np.repeat(keep, lengths)
 
 
 def sample_sentences(text: Text, events: int, seed: int) -> Text:
@@ -445,17 +447,16 @@ def sample_sentences(text: Text, events: int, seed: int) -> Text:
     return text if chosen is None else select_tokens(text, chosen)
 
 
-def split_sentences(text: Text, events: int, seed: int | None) -> tuple[Text, Text]:
-    """(the rest, a slice of about `events` events), both of whole sentences, or documents.
+def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
+    """(the rest, a slice of about `events` events), both of whole sentences, or documents, and views of the text.
 
-    The slice is drawn at random or, without a seed, the end of the text: sentences of one document tell of
-    each other, so what is to judge a text is better not mixed with it.
+    The slice is the end of the text: sentences of one document tell of each other, so what is to judge a text is
+    better not mixed with it.
     """
     starts, lengths = _sentences(text)
-    order = np.arange(len(starts))[::-1] if seed is None else np.random.default_rng(seed).permutation(len(starts))
-    enough = min(int(np.searchsorted(np.cumsum(lengths[order] - 1), events)) + 1, len(order) - 1)
-    held = _mask(order[:enough], lengths)
-    return select_tokens(text, ~held), select_tokens(text, held)
+    enough = min(int(np.searchsorted(np.cumsum(lengths[::-1] - 1), events)) + 1, len(starts) - 1)
+    cut = starts[len(starts) - enough] if enough else len(text.tokens)
+    return select_tokens(text, slice(cut)), select_tokens(text, slice(cut, None))
 
 
 def _sentences(text: Text) -> tuple[np.ndarray, np.ndarray]:
@@ -464,14 +465,7 @@ def _sentences(text: Text) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.diff(np.append(starts, len(text.tokens)))
 
 
-def _mask(sentences: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Of every token whether it is in one of the sentences listed."""
-    keep = np.zeros(len(lengths), bool)
-    keep[sentences] = True
-    return np.repeat(keep, lengths)
-
-
-def select_tokens(text: Text, chosen: np.ndarray) -> Text:
+def select_tokens(text: Text, chosen: np.ndarray | slice) -> Text:
     """The text of the tokens chosen, which are whole sentences, or documents."""
     tokens = text.tokens[chosen]
     units, ends = (int(np.count_nonzero(tokens == token)) for token in (BEGIN, END))

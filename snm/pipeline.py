@@ -228,7 +228,7 @@ class _Run:
             return {"dev": text} if s.training.passes > 1 else {}
         if text.units < 5:
             return {"fitted": text}
-        fitted, rest = corpus.split_sentences(text, text.events // 5, seed=None)
+        fitted, rest = corpus.split_sentences(text, text.events // 5)
         self.gate_text = rest
         return {"fitted": fitted, "dev": rest}
 
@@ -255,7 +255,7 @@ class _Run:
             self.notify(f"{self.text.events:,} tokens are too few to set some aside for a gate; give --dev to have one")
             return None
         self.whole = self.text
-        self.text, text = corpus.split_sentences(self.text, wanted, seed=None)
+        self.text, text = corpus.split_sentences(self.text, wanted)
         if self.settings.vocabulary is None:
             # A word that the rest hardly has would not be in the vocabulary, were the slice not part of the text
             rare = np.bincount(self.text.tokens, minlength=len(self.vocabulary)) < self.settings.min_count

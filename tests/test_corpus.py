@@ -291,11 +291,12 @@ def test_samples_are_whole_sentences() -> None:
     assert 100 <= sample.events < 100 + 15
     assert (sample.tokens == 0).sum() == (sample.tokens == 1).sum() == sample.sentences
     assert sample_sentences(text, 10**9, seed=3) is text
-    rest, held = split_sentences(text, 100, seed=3)
-    assert rest.events + held.events == text.events
-    assert rest.sentences + held.sentences == text.sentences
-    rest, end = split_sentences(text, 100, seed=None)
+    rest, end = split_sentences(text, 100)
     assert np.array_equal(np.concatenate([rest.tokens, end.tokens]), text.tokens)
+    assert rest.sentences + end.sentences == text.sentences
+    assert 100 <= end.events < 100 + 15
+    assert np.shares_memory(rest.tokens, text.tokens)
+    assert [part.sentences for part in split_sentences(text, 10**9)] == [1, 99]
 
 
 class TestDocuments:
@@ -331,7 +332,7 @@ class TestDocuments:
 
     def test_slices_are_of_whole_documents(self, tmp_path: Path) -> None:
         text = self.encode(tmp_path, "a b\nc\n\na\nb\n\nb c\n")
-        rest, end = split_sentences(text, 1, seed=None)
+        rest, end = split_sentences(text, 1)
         assert (rest.documents, rest.sentences, rest.events) == (2, 4, 9)
         assert end.tokens.tolist() == [0, 4, 5, 1]
         drawn = sample_sentences(text, 1, 3)
