@@ -56,7 +56,7 @@ class Explanation:
 IDS = np.dtype(np.uint32)  # of word ids and states
 INDICES = np.dtype(np.int64)
 # What a kernel raises for arrays that it does not take as they are, and what comes of arguments that are no arrays. To
-# look at each argument before a call took a fifth of the time of a beam's words.
+# look at each argument before a call took a tenth of the time of a beam's words.
 _NOT_AS_THEY_ARE = TypeError, ValueError, AttributeError, IndexError
 _WHOLE_SENTENCES = "a model of this kind scores whole sentences; SNM and backoff models go word by word"
 
