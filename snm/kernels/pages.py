@@ -145,6 +145,15 @@ def target_at(place, i, flags, pages):
 
 
 @helper
+def parts_of(record, pages):
+    """Flags of a row in its page, number of links, and where its targets begin, and their codes."""
+    flags = np.int64(pages.data[record + 1])
+    n = flags & (WIDE - 1)
+    place = record + (6 if n > SUMMED else 2)
+    return flags, n, place, place + n * (4 if flags & WIDE else 2)
+
+
+@helper
 def find_target(word, n, place, flags, pages):
     """Bit i says whether target i of the n at data[place] is `word`."""
     if flags & WIDE:
@@ -166,14 +175,11 @@ def read_short(q, record, word, pages):
     if record < 0:
         weight = pages.values[pages.singles[single, -1 - record]]
         return np.uint8(0), np.int64(1), weight, weight if -1 - record == word else np.float32(0.0)
-    flags, code = np.int64(pages.data[record + 1]), pages.data[record]
-    n = flags & (WIDE - 1)
-    place = record + (6 if n > SUMMED else 2)
+    code, (flags, n, place, codes) = pages.data[record], parts_of(record, pages)
     here = find_target(word, n, place, flags, pages)
     if code == 0 and single >= 0:
         weight = pages.values[pages.singles[single, target_at(place, 0, flags, pages)]]
         return code, n, weight, weight if here else np.float32(0.0)
-    codes = place + n * (4 if flags & WIDE else 2)
     found = pages.values[code_at(codes + (lowest_bit(here) if here else np.int64(0)) * pages.code_bytes, pages)]
     weight = found if here else np.float32(0.0)
     if n > SUMMED:
@@ -229,6 +235,13 @@ def find_link(wanted, at, links, spread):
 
 
 @helper
+def weight_of_link(wanted, at, pages):
+    """The weight of that link, or 0."""
+    code = find_link(wanted, at, pages.long_links, pages.spread)
+    return pages.values[max(code, np.int64(0))] if code >= 0 else np.float32(0.0)
+
+
+@helper
 def read_words(q, record, words, pages, weights):
     """weights[i]: what a row of slot q has for words[i]."""
     single = pages.single_of_slot[q]
@@ -241,13 +254,9 @@ def read_words(q, record, words, pages, weights):
         first, links = first_link(record, pages), read_long(record, pages)[1]
         for i in range(len(words)):
             wanted = spread_target(words[i], pages.spread)
-            code = find_link(wanted, first + slot_of_link(wanted, links, pages.spread), pages.long_links, pages.spread)
-            weights[i] = pages.values[max(code, np.int64(0))] if code >= 0 else np.float32(0.0)
+            weights[i] = weight_of_link(wanted, first + slot_of_link(wanted, links, pages.spread), pages)
         return
-    flags = np.int64(pages.data[record + 1])
-    n = flags & (WIDE - 1)
-    place = record + (6 if n > SUMMED else 2)
-    codes = place + n * (4 if flags & WIDE else 2)
+    flags, n, place, codes = parts_of(record, pages)
     alike = pages.data[record] == 0 and single >= 0
     for i in range(len(words)):
         here = find_target(words[i], n, place, flags, pages)
@@ -279,9 +288,7 @@ def read_row(q, key, pages):
             weights[i] = pages.values[code_of(pages.long_links[place], pages.spread)]
             place += 1
         return targets, weights
-    n = flags & (WIDE - 1)
-    place = record + (6 if n > SUMMED else 2)
-    codes = place + n * (4 if flags & WIDE else 2)
+    _, n, place, codes = parts_of(record, pages)
     targets, weights = np.empty(n, np.uint32), np.empty(n, np.float32)
     for i in range(n):
         targets[i] = target_at(place, i, flags, pages)

@@ -28,7 +28,6 @@ from snm.kernels.pages import (
     ask_for_page,
     ask_for_record,
     ask_for_rest,
-    find_link,
     first_link,
     is_long,
     page_start,
@@ -37,6 +36,7 @@ from snm.kernels.pages import (
     record_at,
     slot_of_link,
     spread_target,
+    weight_of_link,
 )
 from snm.kernels.vectors import TOGETHER
 
@@ -87,8 +87,7 @@ def unpack(items, i):
 @helper
 def find_weight(items, i, wanted, at, pages):
     """Add to item i, of a long row, the weight of a spread target, whose link is about at long_links[at]."""
-    code = find_link(wanted, at, pages.long_links, pages.spread)
-    weight = pages.values[max(code, 0)] if code >= 0 else np.float32(0.0)
+    weight = weight_of_link(wanted, at, pages)
     items[2 * i] = (items[2 * i] & _LOW) | (np.uint64(as_bits(weight)) << _32)
 
 

@@ -21,7 +21,7 @@ _OFFSET = np.uint64(0xCBF29CE484222325)
 _EMPTY = np.uint32(0xFFFFFFFF)
 LEFT_OUT = 0xFFFFFFFE  # id of what is no word: a marker
 _ONE, _8 = np.uint64(1), np.uint64(8)
-_SPACES, _HIGHEST = np.uint64(0x2121212121212121), np.uint64(0x8080808080808080)  # 33 eight times; bits
+_SPACES, _HIGHEST = np.uint64(0x2121212121212121), np.uint64(0x8080808080808080)  # 33 eight times; the highest bits
 
 
 @helper
