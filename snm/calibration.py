@@ -25,6 +25,7 @@ INPUTS = 4  # of a slot: log C_i*, log of distinct targets over C_i*, log of the
 SCALE = 0.2  # of the logarithms, which so come near 1
 CODES_AN_OCTAVE = 8  # C_i* is kept to an eighth of an octave: a byte a row
 LARGEST = 15.0  # of |B|
+SMALLEST = np.finfo(np.float32).tiny
 LANES = 16  # units that the kernels take together
 PASSES, RATE = 12, 2e-3
 STEPS_A_PASS, SMALLEST_BATCH, LARGEST_BATCH = 256, 64, 2048
@@ -99,25 +100,44 @@ class Events:
     def __init__(self, code: np.ndarray, length: np.ndarray, row_sum: np.ndarray, weight: np.ndarray) -> None:
         """All (events, slots); a row sum of zero where there is no row."""
         self.slots = code.shape[1]
-        here = row_sum > 0
-        self.inputs = np.zeros((*code.shape, INPUTS), np.float32)
-        self.inputs[here] = row_inputs(code[here], length[here], row_sum[here])
-        self.sums, self.weights = row_sum, weight
+        self.codes, self.lengths, self.sums, self.weights = code, length, row_sum, weight
+
+    @classmethod
+    def empty(cls, events: int, slots: int) -> Events:
+        """Room for so many events."""
+        return cls(*(np.empty((events, slots), kind) for kind in (np.uint8, np.float32, np.float32, np.float32)))
+
+    def first(self, n: int) -> Events:
+        """The first n events."""
+        return Events(self.codes[:n], self.lengths[:n], self.sums[:n], self.weights[:n])
+
+    @staticmethod
+    def bytes_needed(slots: int) -> int:
+        """Of one event."""
+        return 13 * slots
 
     def __len__(self) -> int:
         return len(self.sums)
 
     def batch(self, chosen: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inputs (events, slots * INPUTS), M of the targets and row sums (events, slots)."""
-        inputs = self.inputs[chosen]
-        return inputs.reshape(len(inputs), -1), self.weights[chosen], self.sums[chosen]
+        """Inputs (events, slots * INPUTS), M of the targets and row sums (events, slots).
+
+        Inputs are made here: kept for all events they would take more memory than all the rest.
+        """
+        sums = self.sums[chosen]
+        inputs = row_inputs(self.codes[chosen], self.lengths[chosen], sums)
+        return inputs.reshape(len(inputs), -1), self.weights[chosen], sums
 
 
 def row_inputs(codes: np.ndarray, lengths: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """What the gate sees of rows. (rows, INPUTS) float32"""
-    log_totals = log_of_code()[codes]
-    diversity = SCALE * np.log(lengths) - log_totals
-    return np.stack([log_totals, diversity, SCALE * np.log(sums), np.ones(len(sums))], axis=1).astype(np.float32)
+    """What the gate sees of rows, all zero where the row sum is. (..., INPUTS) float32"""
+    here = (sums > 0).astype(np.float32)  # to be multiplied by, which is faster than to choose
+    inputs = np.empty((*sums.shape, INPUTS), np.float32)
+    inputs[..., 0] = log_totals = here * np.take(log_of_code(), codes)
+    inputs[..., 1] = here * (SCALE * np.log(np.maximum(lengths, 1))) - log_totals
+    inputs[..., 2] = here * (SCALE * np.log(np.maximum(sums, SMALLEST)))
+    inputs[..., 3] = here
+    return inputs
 
 
 class Learner(Protocol):

@@ -83,28 +83,20 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
 
     One sentence a line, words separated by white space.
     """
+    from snm.memory import Peak
     from snm.pipeline import train as run
 
     begun = time.perf_counter()
     settings = settings_of(options)
-    model = run(
-        text, output, settings, options["dev"], options["force"], progress_bar, notify(quiet)
-    )  # fmt: skip
+    with Peak() as peak:
+        model = run(text, output, settings, options["dev"], options["force"], progress_bar, notify(quiet))
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
     if as_json:
         _print_json({"model": output, "bytes": size, **{k: m[k] for k in m if k in SUMMARY}})
     else:
-        notify(quiet)(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{_peak_memory()}")
-
-
-def _peak_memory() -> str:
-    """Where the system says, what the process took."""
-    try:
-        import resource
-    except ImportError:
-        return ""
-    return f", {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.1f} GB of memory at the peak"
+        memory = f", {peak.bytes / 1e9:.1f} GB of memory at the peak" if peak.bytes else ""
+        notify(quiet)(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{memory}")
 
 
 SUMMARY = ("features", "rows", "links", "network", "parameters", "text", "training", "estimation")

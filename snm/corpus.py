@@ -2,7 +2,8 @@
 
 One sentence a line; words are separated by ASCII white space; blank lines are skipped. Text is read
 once, in blocks, decompressed and checked in a thread of its own, so that standard input works like
-a file and memory holds four bytes a token (eight while the array is put together).
+a file. Tokens take four bytes each, in memory (eight while the array is put together) or, where one likes, on disk:
+what is done with a text here is done a piece at a time, and holds no more of it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from snm.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary, word_table
 
 BLOCK = 4 << 20  # bytes read at a time
 STDIN = "-"
+PIECE = 1 << 22  # tokens that are looked at together
 Sources = str | Path | Sequence[str | Path]
 """Where text comes from: one file, folder, glob or `-` for standard input, or several."""
+Join = Callable[[Iterable[np.ndarray]], np.ndarray]
+"""Makes one array of chunks of tokens, in memory or on disk."""
 _MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
 
@@ -245,6 +249,30 @@ class Text:
         """Number of targets: every word and every `</S>`."""
         return len(self.tokens) - self.units
 
+    def pieces(self) -> Iterator[np.ndarray]:
+        """All tokens, PIECE at a time."""
+        return (self.tokens[start : start + PIECE] for start in range(0, len(self.tokens), PIECE))
+
+
+def count_words(text: Text, words: int) -> np.ndarray:
+    """How often each word of a vocabulary of so many is in a text. (words,) int64"""
+    counts = np.zeros(words, np.int64)
+    for piece in text.pieces():
+        counts += np.bincount(piece, minlength=words)
+    return counts
+
+
+def in_memory(chunks: Iterable[np.ndarray]) -> np.ndarray:
+    """One array of all chunks; each is let go as soon as it is copied."""
+    left = list(chunks)
+    tokens = np.empty(sum(map(len, left)), np.uint32)
+    end = len(tokens)
+    while left:
+        chunk = left.pop()
+        tokens[end - len(chunk) : end] = chunk
+        end -= len(chunk)
+    return tokens
+
 
 class _Encoder:
     """Feeds blocks to the encoding kernel and grows its table and pool as needed."""
@@ -296,9 +324,6 @@ class _Encoder:
     def documents_read(self) -> int:
         return int(self.state[self.kernel.DOCUMENTS])
 
-    def text(self, chunks: list[np.ndarray]) -> Text:
-        return Text(_join(chunks), self.sentences, self.documents_read if self.documents else None)
-
     def hashes_of_words(self) -> np.ndarray:
         """Of every word that was learned, in the order of their numbers."""
         learned = (self.ids >= len(SPECIAL)) & (self.ids < self.state[self.kernel.WORDS])
@@ -306,16 +331,16 @@ class _Encoder:
         hashes[self.ids[learned] - len(SPECIAL)] = self.hashes[learned]
         return hashes
 
-    def words(self) -> list[bytes]:
-        """What was learned, in the order of the numbers."""
-        data = self.pool.tobytes()
-        starts = self.starts[len(SPECIAL) : int(self.state[self.kernel.WORDS]) + 1].tolist()
-        return [data[start:stop] for start, stop in pairwise(starts)]
+    def word(self, number: int) -> bytes:
+        """A word that was learned."""
+        return self.pool[self.starts[number] : self.starts[number + 1]].tobytes()
 
 
-def encode_files(sources: Sources, vocabulary: Vocabulary, progress: Callable[[int], None] | None = None) -> Text:
+def encode_files(
+    sources: Sources, vocabulary: Vocabulary, progress: Callable[[int], None] | None = None, join: Join = in_memory
+) -> Text:
     """Encode text with a given vocabulary; words outside it become `<UNK>`."""
-    return encode_blocks(_ahead(read_blocks(find_files(sources))), vocabulary, progress)
+    return encode_blocks(_ahead(read_blocks(find_files(sources))), vocabulary, progress, join)
 
 
 def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Text:
@@ -331,15 +356,19 @@ def encode_sentences(sentences: Iterable[str], vocabulary: Vocabulary) -> Text:
 
 
 def encode_blocks(
-    blocks: Iterator[bytes], vocabulary: Vocabulary, progress: Callable[[int], None] | None = None
-) -> Text:
+    blocks: Iterator[bytes], vocabulary: Vocabulary, progress: Callable[[int], None] | None = None,
+    join: Join = in_memory,
+) -> Text:  # fmt: skip
     encoder = _Encoder(*vocabulary.table, learn=False, documents=vocabulary.document)
-    chunks: list[np.ndarray] = []
-    for block in blocks:
-        chunks.extend(encoder.encode(block))
-        if progress:
-            progress(len(block))
-    return encoder.text(chunks)
+
+    def encoded() -> Iterator[np.ndarray]:
+        for block in blocks:
+            yield from encoder.encode(block)
+            if progress:
+                progress(len(block))
+
+    tokens = join(encoded())
+    return Text(tokens, encoder.sentences, encoder.documents_read if vocabulary.document else None)
 
 
 def read_corpus(
@@ -350,6 +379,7 @@ def read_corpus(
     progress: Callable[[int], None] | None = None,
     documents: bool = False,
     threads: int = 1,
+    join: Join = in_memory,
 ) -> tuple[Text, Vocabulary]:
     """Read a training text once; learn its vocabulary; encode it.
 
@@ -368,25 +398,28 @@ def read_corpus(
         idle.put(number)
         return len(block), number, made
 
-    chunks: list[tuple[int, np.ndarray]] = []
-    for size, number, made in parallel.ordered(
-        encode, _ahead(read_blocks(find_files(sources), whole_lines=not documents)), len(encoders)
-    ):
-        chunks.extend((number, chunk) for chunk in made)
-        if progress:
-            progress(size)
+    read: list[tuple[int, int]] = []  # which encoder encoded so many tokens
+
+    def encoded() -> Iterator[np.ndarray]:
+        blocks = _ahead(read_blocks(find_files(sources), whole_lines=not documents))
+        for size, number, made in parallel.ordered(encode, blocks, len(encoders)):
+            read.extend((number, len(chunk)) for chunk in made)
+            yield from made
+            if progress:
+                progress(size)
+
+    tokens = join(encoded())
     if not any(encoder.sentences for encoder in encoders):
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
     words, numberings = _merge(encoders, min_count, max_words)
-    ends = np.cumsum([len(chunk) for _, chunk in chunks]).tolist()
-    tokens = np.empty(ends[-1], np.uint32)
+    ends = np.cumsum([length for _, length in read]).tolist()
 
     def renumber(place: int) -> None:
-        number, chunk = chunks[place]
-        np.take(numberings[number], chunk, out=tokens[ends[place] - len(chunk) : ends[place]])
-        chunks[place] = number, chunk[:0]  # let go as soon as it is copied
+        number, length = read[place]
+        part = tokens[ends[place] - length : ends[place]]
+        part[:] = numberings[number][part]
 
-    parallel.run(renumber, range(len(chunks)), len(encoders))
+    parallel.run(renumber, range(len(read)), len(encoders))
     found = sum(encoder.documents_read for encoder in encoders)
     text = Text(tokens, sum(encoder.sentences for encoder in encoders), found if documents else None)
     return text, Vocabulary(words, closed, documents)
@@ -402,10 +435,13 @@ def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> t
     first = np.full(len(distinct), -1, np.int64)
     first[where[::-1]] = np.arange(len(where))[::-1]
     starts = np.concatenate([[0], np.cumsum([len(h) for h in hashes])])
-    spellings = [word for encoder in encoders for word in encoder.words()]
+    by_encoder = np.searchsorted(starts, first[kept], "right") - 1
+    numbers = first[kept] - starts[by_encoder] + len(SPECIAL)
     spelled = [
-        (-n, spellings[place], i)
-        for n, place, i in zip(counts[kept].astype(np.int64).tolist(), first[kept].tolist(), kept.tolist(), strict=True)
+        (-n, encoders[e].word(number), i)
+        for n, e, number, i in zip(
+            counts[kept].astype(np.int64).tolist(), by_encoder.tolist(), numbers.tolist(), kept.tolist(), strict=True
+        )
     ]
     spelled.sort()  # UTF-8 sorts as its characters do
     spelled = spelled[:max_words]
@@ -416,35 +452,53 @@ def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> t
     return b"\n".join(word for _, word, _ in spelled).decode().split("\n") if spelled else [], numberings
 
 
-def _join(chunks: list[np.ndarray]) -> np.ndarray:
-    """One array of all chunks; each is let go as soon as it is copied."""
-    tokens = np.empty(sum(map(len, chunks)), np.uint32)
-    end = len(tokens)
-    while chunks:
-        chunk = chunks.pop()
-        tokens[end - len(chunk) : end] = chunk
-        end -= len(chunk)
-    return tokens
+def draw_sentences(text: Text, events: int, seed: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """Whole sentences, or documents, drawn at random until they hold about `events` events.
 
-
-def draw_sentences(text: Text, events: int, seed: int) -> np.ndarray | None:
-    """Whole sentences, or documents, drawn at random until they hold about `events` events: of every token whether
-    it is in one. None for all of them. (tokens,) bool
+    Of one piece of the text after another, where it lies, and of each of its tokens whether it is in one of them.
     """
+    random, share, seen, drawn = np.random.default_rng(seed), events / max(1, text.events), 0, 0
+    for start, stop in _between_sentences(text):
+        begins = np.flatnonzero(text.tokens[start:stop] == BEGIN)
+        lengths = np.diff(np.append(begins, stop - start))
+        seen += stop - start - len(begins)
+        chosen = random.permutation(len(lengths))
+        held = np.cumsum(lengths[chosen] - 1)
+        wanted = round(seen * share) - drawn
+        enough = min(int(np.searchsorted(held, wanted)) + 1, len(held)) if wanted > 0 else 0
+        drawn += int(held[enough - 1]) if enough else 0
+        keep = np.zeros(len(lengths), bool)
+        keep[chosen[:enough]] = True
+        yield slice(start, stop), np.repeat(keep, lengths)
+
+
+def _between_sentences(text: Text) -> Iterator[tuple[int, int]]:
+    """Pieces of the text, PIECE tokens and up to where the next sentence, or document, begins."""
+    start = 0
+    while start < len(text.tokens):
+        stop = start + PIECE
+        while stop < len(text.tokens) and text.tokens[stop] != BEGIN:
+            stop += 1
+        yield start, min(stop, len(text.tokens))
+        start = stop
+
+
+def sample_sentences(text: Text, events: int, seed: int, join: Join = in_memory) -> Text:
+    """The sentences, or documents, that `draw_sentences` draws, in their order; the text itself if they are all."""
     if events >= text.events:
-        return None
-    starts, lengths = _sentences(text)
-    chosen = np.random.default_rng(seed).permutation(len(starts))
-    enough = int(np.searchsorted(np.cumsum(lengths[chosen] - 1), events)) + 1
-    keep = np.zeros(len(lengths), bool)
-    keep[chosen[:enough]] = True
-    return np.repeat(keep, lengths)
+        return text
+    units = ends = 0
 
+    def drawn() -> Iterator[np.ndarray]:
+        nonlocal units, ends
+        for where, chosen in draw_sentences(text, events, seed):
+            tokens = text.tokens[where][chosen]
+            units += int(np.count_nonzero(tokens == BEGIN))
+            ends += int(np.count_nonzero(tokens == END))
+            yield tokens
 
-def sample_sentences(text: Text, events: int, seed: int) -> Text:
-    """The sentences that `draw_sentences` draws, in their order."""
-    chosen = draw_sentences(text, events, seed)
-    return text if chosen is None else select_tokens(text, chosen)
+    tokens = join(drawn())
+    return Text(tokens, units) if text.documents is None else Text(tokens, ends, units)
 
 
 def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
@@ -453,20 +507,15 @@ def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
     The slice is the end of the text: sentences of one document tell of each other, so what is to judge a text is
     better not mixed with it.
     """
-    starts, lengths = _sentences(text)
-    enough = min(int(np.searchsorted(np.cumsum(lengths[::-1] - 1), events)) + 1, len(starts) - 1)
-    cut = starts[len(starts) - enough] if enough else len(text.tokens)
-    return select_tokens(text, slice(cut)), select_tokens(text, slice(cut, None))
-
-
-def _sentences(text: Text) -> tuple[np.ndarray, np.ndarray]:
-    """Where each sentence, or document, begins, and how many tokens it has."""
-    starts = np.flatnonzero(text.tokens == BEGIN)
-    return starts, np.diff(np.append(starts, len(text.tokens)))
-
-
-def select_tokens(text: Text, chosen: np.ndarray | slice) -> Text:
-    """The text of the tokens chosen, which are whole sentences, or documents."""
-    tokens = text.tokens[chosen]
-    units, ends = (int(np.count_nonzero(tokens == token)) for token in (BEGIN, END))
-    return Text(tokens, units) if text.documents is None else Text(tokens, ends, units)
+    size, begins, held = 0, *np.empty((2, 0), np.int64)
+    while size < len(text.tokens) and not (held >= events).any():  # more and more of the end is looked at
+        size = min(2 * max(size, events, 1), len(text.tokens))
+        begins = np.flatnonzero(text.tokens[-size:] == BEGIN)
+        held = size - begins - np.arange(len(begins), 0, -1)  # events from each of them on
+    first = max(int(np.count_nonzero(held >= events)) - 1, int(len(begins) == text.units))  # the rest has some
+    cut = len(text.tokens) - size + int(begins[first]) if first < len(begins) else len(text.tokens)
+    rest, end = text.tokens[:cut], text.tokens[cut:]
+    units, ends = len(begins) - first, int(np.count_nonzero(end == END))
+    if text.documents is None:
+        return Text(rest, text.units - units), Text(end, units)
+    return Text(rest, text.sentences - ends, text.units - units), Text(end, ends, units)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from snm import parallel
-from snm.corpus import Text
+from snm.corpus import Text, count_words
 from snm.errors import SettingsError
 from snm.features import Extractor
 from snm.progress import Progress, silent
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from snm.training import Annotations
 
 PRUNED_ABOVE = 5  # words of an n-gram, its target included
-LINKS_A_PART = 1 << 20  # sorted and encoded together
+LINKS_A_PART = 1 << 20  # sorted and encoded together, at most
+BYTES_A_LINK = 28  # of counts, at most: where every link has a row of its own
+ON_THEIR_WAY = 256 << 20  # bytes of counts that have been made and not been taken yet
 ENOUGH_PARTITIONS, SMALL_PARTITION = 4, 256 << 20  # no more memory is taken: another walk over the tokens is cheap
 
 
@@ -61,7 +63,7 @@ def unigram_counts(text: Text, extractor: Extractor) -> Counts:
     is how often, by Good and Turing's estimate, a new word would have come up.
     """
     vocabulary = extractor.vocabulary
-    counts = np.bincount(text.tokens, minlength=len(vocabulary))
+    counts = count_words(text, len(vocabulary))
     if counts[UNKNOWN] == 0:
         counts[UNKNOWN] = np.count_nonzero(counts[UNKNOWN + 1 :] == 1)
     counts = np.maximum(counts, 1)
@@ -169,14 +171,18 @@ class Counter:
     def __init__(
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
         progress: Progress = silent, prune: int = 1, annotations: Annotations | None = None,
+        on_their_way: int = ON_THEIR_WAY,
     ) -> None:  # fmt: skip
         """`memory` bytes are for one partition; `partitions` asks for a number of them instead.
 
         `prune`: features seen less often than this are left out, n-grams of up to PRUNED_ABOVE words aside.
-        `annotations` receive the counts of their events' features.
+        `annotations` receive the counts of their events' features. `on_their_way` bytes are for counts that have been
+        made and not been taken yet.
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
         self._least = least_counts(extractor, prune)
+        parts = parallel.ahead(threads) + 1
+        self._links_a_part = min(LINKS_A_PART, on_their_way // (BYTES_A_LINK * parts))
         self._walk = _Walk(text, extractor, threads, progress, "sizing")
         self._sampled: _Walk | None = None
         if annotations is not None:
@@ -233,7 +239,7 @@ class Counter:
                 self._annotate(links, bounds[a : b + 1], first + a, wanted[part], origins[part])
             return self._encode_group(links, bounds[a : b + 1], first + a)
 
-        groups = _even_groups(bounds, max(1, int(bounds[-1]) // LINKS_A_PART))
+        groups = _even_groups(bounds, max(1, int(bounds[-1]) // self._links_a_part))
         for (a, b), made in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
             self.done += float((bounds[b] - bounds[a]) / max(1, self.links))
             yield made

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -460,9 +460,9 @@ class Extractor:
             made.append((family, family.make(self.vocabulary), first))
         return made
 
-    def blocks(self, start: int, stop: int) -> list[tuple[int, int]]:
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """[start, stop) cut into ranges whose keys stay in the cache."""
-        return [(k, min(k + self.block, stop)) for k in range(start, stop, self.block)]
+        return ((k, min(k + self.block, stop)) for k in range(start, stop, self.block))
 
     def keys(self, tokens: np.ndarray, start: int, stop: int, into: np.ndarray | None = None) -> np.ndarray:
         """Keys of the events whose targets are tokens[start:stop]. (slots, stop - start) uint64

@@ -19,6 +19,7 @@ from snm.training import AdjustmentFunction
 GOLDEN = 0.6180339887498949
 ROWS_A_PAGE = 4  # at least, on average; less than twice as many
 SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # whose weights tell what codes should stand for
+PAGES_TOGETHER = 1 << 20  # whose places are worked out at one time
 PADDING = 256  # zero bytes after the last page: kernels read many bytes together, and may go beyond it
 ARRAYS = ("starts", "data", "long_links", "singles", "values", "unigrams")
 
@@ -97,10 +98,12 @@ class Pages(NamedTuple):
 class PageWriter:
     """Writes the pages of M from the counts of a model that is being written."""
 
-    rows_at_a_time = 1 << 21
-
-    def __init__(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction, threads: int) -> None:
+    def __init__(
+        self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction, threads: int,
+        rows_at_a_time: int = 1 << 21,
+    ) -> None:  # fmt: skip
         self.writer, self.extractor, self.adjustment, self.threads = writer, extractor, adjustment, threads
+        self.rows_at_a_time = rows_at_a_time
         self.singles = adjustment.singles()
 
     def write(
@@ -123,13 +126,12 @@ class PageWriter:
         code_type = f"<u{code_bytes}"
         self.writer.array("data", "|u1", WRITTEN_TOGETHER)
         self.writer.array("long_links", self.spread.link_type, WRITTEN_TOGETHER)
-        self.sizes = np.zeros((1 << bits) + 1, np.int64)
-        self.n_long = self.shadowed = 0
-        for part in self._parts(rows):
-            self._add(part, advance)
+        self.writer.array("sizes", "<u4")
+        self.n_pages = self.n_bytes = self.n_long = self.shadowed = 0
+        for row, end in self._parts(rows):
+            self._add(self._read(row, end), advance)
         self.writer.append("data", np.zeros(PADDING, np.uint8))
-        starts = np.cumsum(self.sizes)
-        self.writer.array("starts", "<u4" if starts[-1] < 1 << 32 else "<u8", WRITTEN_TOGETHER).append(starts)
+        self._write_starts(1 << bits)
         for name, dtype, array in (
             ("singles", code_type, self._code(self.singles[types].ravel())),
             ("values", "<f4", self.values),
@@ -153,7 +155,7 @@ class PageWriter:
             self.writer.read("targets", first, last), self.writer.read("counts", first, last),
         )  # fmt: skip
 
-    def _parts(self, rows: int) -> Iterator[Counts]:
+    def _parts(self, rows: int) -> Iterator[tuple[int, int]]:
         """All rows but the empty feature's, cut where pages end."""
         row = 1
         while row < rows:
@@ -161,7 +163,7 @@ class PageWriter:
             pages = self.writer.read("features", row, end) >> self.shift
             if end < rows and pages[0] != pages[-1]:
                 end = row + int(np.searchsorted(pages, pages[-1]))
-            yield self._read(row, end)
+            yield row, end
             row = end
 
     def _choose_values(self, rows: int, singles: np.ndarray) -> np.ndarray:
@@ -189,7 +191,9 @@ class PageWriter:
 
         links = np.empty(len(part.targets), f"<u{self.code_bytes}")
         row_codes = np.empty(len(part.features), np.uint8)
-        of_rows = part.features >> self.shift
+        of_rows = (part.features >> self.shift).astype(np.int64)
+        first_page = int(of_rows[0])
+        sizes = np.zeros(int(of_rows[-1]) + 1 - first_page, np.int64)
         wanted = np.linspace(0, len(of_rows), 4 * self.threads + 1)[1:-1].astype(np.int64)
         ranges = parallel.between([0, *np.searchsorted(of_rows, of_rows[wanted]).tolist(), len(of_rows)])
         singles, small = len(self.singles) > 0, np.int64(self.code_bytes)
@@ -200,9 +204,8 @@ class PageWriter:
             page_writing.code_links(*rows, part, weights, self.middles, singles, links)
             row_codes[slice(*rows)] = count_codes(part.totals[slice(*rows)])
             advance(len(weights))
-            first, last = of_rows[rows[0]], of_rows[rows[1] - 1]
-            sizes = self.sizes[int(first) : int(last) + 2]
-            return page_writing.measure_pages(*rows, part, self.shift, singles, small, self.spread, sizes)  # type: ignore[no-any-return]
+            of_pages = sizes[of_rows[rows[0]] - first_page : of_rows[rows[1] - 1] + 1 - first_page]
+            return page_writing.measure_pages(*rows, part, self.shift, singles, small, self.spread, of_pages)  # type: ignore[no-any-return]
 
         measured = np.array(list(parallel.ordered(measure, ranges, self.threads)), np.int64).reshape(-1, 2)
         at = np.cumsum(measured, axis=0) - measured
@@ -218,18 +221,41 @@ class PageWriter:
 
         written = list(parallel.ordered(write, range(len(ranges)), self.threads))
         most, farthest, shadowed = np.array(written, np.int64).reshape(-1, 3).T
-        self._append(data, long_links, int(most.max()), int(farthest.max()), int(shadowed.sum()))
+        self._append(first_page, sizes, data, long_links, int(most.max()), int(farthest.max()), int(shadowed.sum()))
 
-    def _append(self, data: np.ndarray, long_links: np.ndarray, most: int, farthest: int, shadowed: int) -> None:
-        """Write the pages of a part, of which one has the most rows, and one the farthest record."""
+    def _append(
+        self, first: int, sizes: np.ndarray, data: np.ndarray, long_links: np.ndarray, most: int, farthest: int,
+        shadowed: int,
+    ) -> None:  # fmt: skip
+        """Write the pages of a part, from page `first` on: one has the most rows, one the farthest record."""
         from snm.kernels import pages
 
         if most > pages.MOST_ROWS or farthest >= pages.INLINE:
             raise SettingsError(f"{most} features share a page of the model: their keys do not spread evenly")
+        self._append_sizes(first, sizes)
+        self.n_bytes += len(data)
         self.shadowed += shadowed
         self.n_long += len(long_links)
         self.writer.append("data", data)
         self.writer.append("long_links", long_links)
+
+    def _append_sizes(self, first: int, sizes: np.ndarray) -> None:
+        """Of pages from `first` on; those before it that have not been written are empty."""
+        self.writer.append("sizes", np.zeros(first - self.n_pages, np.uint32))
+        self.writer.append("sizes", sizes)
+        self.n_pages = first + len(sizes)
+
+    def _write_starts(self, pages: int) -> None:
+        """Where each page begins: after all before it, whose sizes are on disk."""
+        self._append_sizes(pages, np.empty(0, np.int64))
+        starts = self.writer.array("starts", "<u4" if self.n_bytes < 1 << 32 else "<u8", WRITTEN_TOGETHER)
+        end = 0
+        starts.append(np.array([end]))
+        for page in range(0, pages, PAGES_TOGETHER):
+            ends = end + np.cumsum(self.writer.read("sizes", page, min(page + PAGES_TOGETHER, pages)), dtype=np.int64)
+            starts.append(ends)
+            end = int(ends[-1])
+        self.writer.drop("sizes")
 
 
 def check_finite(weights: np.ndarray) -> None:

@@ -35,20 +35,25 @@ def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> 
             raise
 
 
+def ahead(threads: int) -> int:
+    """How many items `ordered` works on ahead of the one that is taken."""
+    return 2 * threads if threads > 1 else 0
+
+
 def ordered(work: Callable[[Item], Made], items: Iterable[Item], threads: int) -> Iterator[Made]:
     """What `work` makes of every item, in their order; with several threads a few items are worked on ahead."""
     if threads <= 1:
         yield from map(work, items)
         return
     with ThreadPoolExecutor(threads) as pool:
-        ahead: deque[Future[Made]] = deque()
+        results: deque[Future[Made]] = deque()
         try:
             for item in items:
-                ahead.append(pool.submit(work, item))
-                if len(ahead) > 2 * threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                results.append(pool.submit(work, item))
+                if len(results) > ahead(threads):
+                    yield results.popleft().result()
+            while results:
+                yield results.popleft().result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -36,7 +36,8 @@ NEURAL = ("hsme", "rnn")
 MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
 DEFAULT_ORDER = 5
 DISCOUNTS = ("modified", "single")
-LEAST_MEMORY = 256 << 20
+LEAST_MEMORY = 512 << 20
+GATE_SHARE = 0.25  # of the memory, for what rows say of held-out events
 EVENTS_FOR_THREADS = 1_000_000  # below, training takes one thread: it is seconds, and the same every time
 DIVERGED = 100.0  # a loss an event, in nats, that no model comes near
 
@@ -191,11 +192,11 @@ class _Run:
         with self.progress("reading", _size_of(sources)) as bar:
             if s.vocabulary is None:
                 self.text, self.vocabulary = corpus.read_corpus(
-                    sources, s.min_count, s.max_words, s.closed, bar, s.document, s.threads
+                    sources, s.min_count, s.max_words, s.closed, bar, s.document, s.threads, self.writer.spool
                 )  # fmt: skip
             else:
                 self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed, s.document)
-                self.text = corpus.encode_files(sources, self.vocabulary, bar)
+                self.text = corpus.encode_files(sources, self.vocabulary, bar, self.writer.spool)
         if not self.text.events:
             raise InputError(f"{corpus.names(sources)}: no words; expected one sentence a line")
 
@@ -206,7 +207,7 @@ class _Run:
         self.engine = engines.make(self.settings, self.text.events, self.progress, self.notify)
 
     def _report_text(self, text: Text) -> None:
-        unknown = int((text.tokens == self.vocabulary.unknown).sum())
+        unknown = sum(int(np.count_nonzero(piece == self.vocabulary.unknown)) for piece in text.pieces())
         self.figures: dict[str, Any] = {"sentences": text.sentences, "tokens": text.events, "oov": unknown}
         documents = "" if text.documents is None else f"{text.documents:,} documents, "
         self.notify(
@@ -258,7 +259,7 @@ class _Run:
         self.text, text = corpus.split_sentences(self.text, wanted)
         if self.settings.vocabulary is None:
             # A word that the rest hardly has would not be in the vocabulary, were the slice not part of the text
-            rare = np.bincount(self.text.tokens, minlength=len(self.vocabulary)) < self.settings.min_count
+            rare = corpus.count_words(self.text, len(self.vocabulary)) < self.settings.min_count
             rare[: UNKNOWN + 1] = False
             text = replace(text, tokens=np.where(rare[text.tokens], np.uint32(UNKNOWN), text.tokens))
         self.notify(f"no held-out text given: the last {text.events:,} tokens of the training text are set aside")
@@ -327,7 +328,7 @@ class _Run:
 
     def adjust(self) -> None:
         s = self.settings
-        slots = s.training.table_slots(self.n_links)
+        slots = s.training.table_slots(self.n_links, self.engine.most_slots)
         self.notify(f"{self.n_rows:,} features, {self.n_links:,} links; {slots:,} slots for metafeature weights")
         self.adjustment = self.engine.adjustment(self.extractor, s.training, slots)
         held_out = self._held_out_rows()
@@ -336,6 +337,7 @@ class _Run:
             s.threads if self.text.events >= EVENTS_FOR_THREADS else 1, s.seed, self.progress,
         )  # fmt: skip
         self.annotations, self.adjusted, self.held_out = None, True, {}
+        self.trained = self._describe_training()
         kept = self.report.losses[: self.report.best_pass]
         if kept and not kept[-1] < DIVERGED:
             raise SettingsError(f"training diverged: its loss is {kept[-1]:.3g} an event; lower --rate")
@@ -359,6 +361,8 @@ class _Run:
         made = self.engine.pages(self.writer, self.extractor, self.adjustment)
         with self.progress("building", self.n_links) as bar:
             self.pages = made.write(self.n_rows, self.singles_by_type, s.weight_bits // 8, bar)
+        if not self.slice_counts:
+            del self.adjustment  # and its table: the gate needs memory too
 
     # -- the matrix to a gate
 
@@ -370,7 +374,8 @@ class _Run:
         if text.events < calibration.LEAST_EVENTS:
             self.notify(f"{text.events:,} held-out tokens are too few for a gate; {calibration.LEAST_EVENTS:,} are not")
             return
-        events = calibration.Events(*self._find(text))
+        most = int(GATE_SHARE * s.memory) // calibration.Events.bytes_needed(self.extractor.n_slots)
+        events = self._find(corpus.sample_sentences(text, most, s.seed))
         with self.progress("gating", calibration.PASSES * len(events)) as bar:
             flat, report = self.engine.fit_gate(events, s.gate, s.seed, bar)
         steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
@@ -378,19 +383,21 @@ class _Run:
         if report.helps:
             self.gate = flat, report
 
-    def _find(self, text: Text) -> tuple[np.ndarray, ...]:
-        """What the rows of the events of a text say: code, length, row sum, weight. (events, slots) each"""
+    def _find(self, text: Text) -> calibration.Events:
+        """What the rows of the events of a text say."""
         self.writer.close()
         opened = Pages.open(self.writer.folder, self.pages, self.extractor)
         slots = self.extractor.n_slots
         scorer = Scorer(self.extractor, opened, Gate.of(np.zeros(slots, np.float32), slots))
-        parts = []
+        made, n = calibration.Events.empty(text.events, slots), 0
         for start, stop in self.extractor.blocks(0, len(text.tokens)):
             found = scorer.find(self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop])
-            events = found.row_sum[0] > 0
-            seen = found.code, found.length, found.row_sum, found.weight
-            parts.append([array[:, events].T for array in seen])
-        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            events = np.flatnonzero(found.row_sum[0] > 0)
+            here = slice(n, n + len(events))
+            made.codes[here], made.lengths[here] = found.code.T[events], found.length.T[events]
+            made.sums[here], made.weights[here] = found.row_sum.T[events], found.weight.T[events]
+            n += len(events)
+        return made.first(n)
 
     # -- the slice that was set aside back into the counts
 
@@ -418,7 +425,7 @@ class _Run:
             gate = {"units": self.settings.gate, **asdict(report)}
         for name in ("features", "offsets", "targets"):
             self.writer.drop(name)
-        self._finish(SnmModel.kind, {"pages": self.pages, "training": self._training(), "gate": gate})
+        self._finish(SnmModel.kind, {"pages": self.pages, "training": self.trained, "gate": gate})
 
     # -- counts to a backoff model
 
@@ -472,7 +479,7 @@ class _Run:
         )
         self.writer.finish(manifest, self.settings.threads)
 
-    def _training(self) -> dict[str, Any]:
+    def _describe_training(self) -> dict[str, Any]:
         """The settings and figures of the adjustment function's training."""
         training = self.settings.training
         recorded = {k: v for k, v in asdict(training).items() if k != "metafeatures"}

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -102,6 +103,15 @@ class ModelWriter:
         with tempfile.TemporaryFile(dir=self.folder) as file:
             os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)) * 4)  # a full disk is told now, not by a crash
             return np.memmap(file, np.uint32, "r+", shape=shape)
+
+    def spool(self, chunks: Iterable[np.ndarray]) -> np.ndarray:
+        """One uint32 array of chunks, on disk: like `scratch`."""
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            for chunk in chunks:
+                file.write(np.ascontiguousarray(chunk, np.uint32).data)
+            file.flush()
+            length = file.tell() // 4
+            return np.asarray(np.memmap(file, np.uint32, "r+", shape=(length,))) if length else np.empty(0, np.uint32)
 
     def load(self, name: str) -> np.ndarray:
         """An array that has been written, mapped."""

@@ -30,6 +30,7 @@ from snm.rows import RowIndex
 LOSSES = ("leave-one-out", "poisson", "multinomial")
 OPTIMISERS = ("adagrad", "sgd")
 FEATURES_LOOKED_AT = 1 << 29  # of events, by default; beyond, a sample is drawn (docs/estimation.md)
+MOST_BY_DEFAULT = 1 << 28  # slots
 MOST_SLOTS = 1 << 31  # places have 32 bits, and threads have copies of weights beyond
 DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
 
@@ -72,9 +73,14 @@ class TrainingSettings:
         if self.slots is not None and self.slots > MOST_SLOTS:
             raise SettingsError(f"slots is {self.slots}; the most is {MOST_SLOTS}")
 
-    def table_slots(self, links: int) -> int:
-        """Slots of the table: as asked, made up to eights, or a power of two above half the links, 2^20 to 2^28."""
-        return -(-self.slots // 8) * 8 if self.slots else min(max(1 << (links // 2).bit_length(), 1 << 20), 1 << 28)
+    def table_slots(self, links: int, most: int = MOST_BY_DEFAULT) -> int:
+        """Slots of the table: as asked, made up to eights, or a power of two above half the links, 2^20 to `most`."""
+        return -(-self.slots // 8) * 8 if self.slots else min(max(1 << (links // 2).bit_length(), 1 << 20), most)
+
+    @property
+    def bytes_a_slot(self) -> int:
+        """Of the table, and of what is as long: a gradient, and the weights of the best pass."""
+        return 4 * (1 + (self.optimiser == "adagrad") + (self.loss == "multinomial") + (self.passes > 1))
 
     def events_of(self, slots: int) -> int:
         """Events to train on, of those that have up to `slots` features each."""

@@ -109,7 +109,8 @@ OPTIONS = [
         type=Size(),
         default="4G",
         show_default=True,
-        help="Memory for counting. Below 2G the table of weights, and always files mapped from disk, come on top.",
+        help="Memory that training an SNM takes at most, files mapped from disk aside. With less of it counting takes "
+        "longer, and the adjustment is learned from fewer events.",
     ),
     click.option("--engine", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", show_default=True,
         help="Where the work is done: the threads of this machine, or a GPU (needs PyTorch). auto is a GPU where "

@@ -17,13 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snm import corpus
-from snm.corpus import Text, encode_files, encode_lines, read_corpus, read_lines, sample_sentences, split_sentences
+from snm.corpus import (
+    Text,
+    draw_sentences,
+    encode_files,
+    encode_lines,
+    read_corpus,
+    read_lines,
+    sample_sentences,
+    split_sentences,
+)
 from snm.errors import InputError, MissingExtra, SettingsError
 from snm.evaluation import perplexity
 from snm.model import load
 from snm.pipeline import Settings, train
+from snm.storage import ModelWriter
 from snm.vocabulary import Vocabulary, read_word_list, split_words
-from tests.conftest import random_text
+from tests.conftest import random_text, text_of
 
 TEXT = "the cat sat\n\nthe dog sat\n  the   cat\tran  \n"
 TOKENS = ["<S>", "the", "cat", "sat", "</S>", "<S>", "the", "dog", "sat", "</S>", "<S>", "the", "cat", "ran", "</S>"]
@@ -297,6 +307,54 @@ def test_samples_are_whole_sentences() -> None:
     assert 100 <= end.events < 100 + 15
     assert np.shares_memory(rest.tokens, text.tokens)
     assert [part.sentences for part in split_sentences(text, 10**9)] == [1, 99]
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=20), st.integers(0, 60))
+def test_the_slice_is_the_fewest_sentences_at_the_end(lengths: list[int], events: int) -> None:
+    text = text_of([[3] * n for n in lengths])
+    enough = next((n for n in range(1, len(lengths)) if sum(lengths[-n:]) + n >= events), len(lengths) - 1)
+    rest, end = split_sentences(text, events)
+    assert (rest.sentences, end.sentences) == (len(lengths) - enough, enough)
+    assert np.array_equal(np.concatenate([rest.tokens, end.tokens]), text.tokens)
+    assert end.events == sum(lengths[-enough:]) + enough
+
+
+def test_a_long_text_is_sampled_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = random_text(1, 1000)
+    monkeypatch.setattr(corpus, "PIECE", 500)
+    where = [(part.start, part.stop, int(chosen.sum())) for part, chosen in draw_sentences(text, 2000, seed=3)]
+    assert [start for start, _, _ in where] == [0, *(stop for _, stop, _ in where[:-1])]
+    assert where[-1][1] == len(text.tokens)
+    assert all(text.tokens[start] == 0 for start, _, _ in where)
+    assert len(where) > 10
+    for start, stop, chosen in where:
+        assert chosen / (stop - start) == pytest.approx(2000 / text.events, abs=0.05)
+    sample = sample_sentences(text, 2000, seed=3)
+    assert len(sample.tokens) == sum(chosen for _, _, chosen in where)
+    assert 2000 <= sample.events < 2000 + 15
+    assert (sample.tokens == 0).sum() == (sample.tokens == 1).sum() == sample.sentences
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_a_text_on_disk_is_the_text(tmp_path: Path, documents: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "BLOCK", 100)
+    path = write(tmp_path / "text", b"".join(b"word%d again\n" % (i % 17) + b"\n" * (i % 7 == 0) for i in range(300)))
+    expected, vocabulary = read_corpus(path, documents=documents, threads=2)
+    with ModelWriter(tmp_path / "model") as writer:
+        for text in (
+            read_corpus(path, documents=documents, threads=2, join=writer.spool)[0],
+            encode_files(path, vocabulary, join=writer.spool),
+        ):
+            assert isinstance(text.tokens.base, np.memmap)
+            assert np.array_equal(text.tokens, expected.tokens)
+            assert (text.sentences, text.documents) == (expected.sentences, expected.documents)
+            monkeypatch.setattr(corpus, "PIECE", 64)
+            assert np.array_equal(corpus.count_words(text, len(vocabulary)), np.bincount(text.tokens))
+            drawn = sample_sentences(text, 100, 1, writer.spool)
+            assert isinstance(drawn.tokens.base, np.memmap)
+            assert np.array_equal(drawn.tokens, sample_sentences(expected, 100, 1).tokens)
+        assert writer.spool([]).tolist() == []
+        assert list(writer.folder.iterdir()) == [], "files without a name"
 
 
 class TestDocuments:

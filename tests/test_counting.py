@@ -37,6 +37,21 @@ def test_the_budget_decides_the_partitions() -> None:
     assert len(list(Counter(text, extractor, memory=1))) == 1 << extractor.layout.bucket_bits, "one bucket at the least"
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_counts_on_their_way_stay_inside_the_budget(threads: int) -> None:
+    text = random_text(1, 3000, 200, 40)
+    extractor = extractor_of("snm10-skip", text, 202)
+    budget = 3_000_000
+    parts = list(Counter(text, extractor, 1 << 30, threads, on_their_way=budget))
+    assert len(parts) > 10
+    sizes = [sum(array.nbytes for array in part) for part in parts]
+    assert max(sizes) * (2 * threads + 1) < 1.5 * budget, "parts are whole buckets"
+    whole = all_counts(text, extractor)
+    for name in ("features", "totals", "targets", "counts"):
+        found = np.concatenate([getattr(part, name) for part in parts])
+        assert np.array_equal(found, getattr(whole, name)[-len(found) :])
+
+
 def test_unseen_words_count_once_and_unk_as_often_as_there_are_singletons() -> None:
     text = text_of([[4, 4, 5], [4, 6]])
     counts = unigram_counts(text, extractor_of("ngram(0)", text, 9))

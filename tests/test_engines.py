@@ -179,7 +179,8 @@ class TestCounting:
         )
         for _ in Counter(text, extractor, 1 << 30, annotations=expected):
             pass
-        events = annotated_on(device, text, extractor, draw_sentences(text, 500, 1))
+        chosen = np.concatenate([drawn for _, drawn in draw_sentences(text, 500, 1)])
+        events = annotated_on(device, text, extractor, chosen)
         assert np.array_equal(events.tokens.host_tokens, sample.tokens)
         found = events.values[:-1].cpu().numpy().view(np.uint32).reshape(expected.values.shape)
         assert np.array_equal(found, expected.values)
@@ -312,17 +313,17 @@ class TestRows:
         text = text_of([*random.integers(3, words, (300, 20)).tolist(), *often])
         extractor = extractor_of(SMALL_SKIPS, text, words)
         counts = all_counts(text, extractor)
-        monkeypatch.setattr(TensorPageWriter, "rows_at_a_time", 500)
+        monkeypatch.setattr("snm.pages.PAGES_TOGETHER", 100)
         made = []
         one, other = adjustments(extractor, TrainingSettings(loss=loss), device, 1 << 16)
         adjustment: AdjustmentFunction
-        for kind, adjustment in ((PageWriter, one), (TensorPageWriter, other)):
+        for kind, adjustment, together in ((PageWriter, one, 1 << 21), (TensorPageWriter, other, 500)):
             with ModelWriter(tmp_path / kind.__name__) as writer:
                 for name, dtype in zip(Counts._fields, ("<u8", "<u4", "<i8", "<u4", "<u4"), strict=True):
                     writer.array(name, dtype).append(getattr(counts, name))
                 kinds = extractor.layout.type_of(counts.features)[counts.totals == 1]
                 singles = np.bincount(kinds, minlength=len(extractor.spec.types))
-                how = kind(writer, extractor, adjustment, 1).write(
+                how = kind(writer, extractor, adjustment, 1, together).write(
                     len(counts.features), singles, bits // 8, lambda n: None
                 )
                 writer.close()

@@ -40,7 +40,7 @@ def test_as_many_events_as_fit_into_memory(
     longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     said: list[str] = []
-    monkeypatch.setattr("snm.engines.cpu.IN_MEMORY_SHARE", 1e-4)
+    monkeypatch.setattr("snm.engines.cpu.EVENTS_SHARE", 1e-4)
     how = Settings(features=SMALL_SKIPS, threads=1, gate=0)
     train([longer_file], tmp_path / "few", how, notify=said.append)
     (drawn,) = [line for line in said if "as many as fit into" in line]
@@ -63,7 +63,7 @@ def test_small_texts_are_reproducible_with_threads_too(longer_file: Path, tmp_pa
 def test_partitions_and_memory_do_not_change_the_model(longer_file: Path, tmp_path: Path) -> None:
     models = [
         train([longer_file], tmp_path / str(i), Settings(features=SMALL_SKIPS, threads=1, **how))  # type: ignore[arg-type]
-        for i, how in enumerate(({}, {"partitions": 5}, {"memory": 300 << 20}))
+        for i, how in enumerate(({}, {"partitions": 5}, {"memory": 600 << 20}))
     ]
     assert models[0].manifest["files"] == models[1].manifest["files"] == models[2].manifest["files"]
 
@@ -82,7 +82,7 @@ def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Pa
     """The annotated events take 4 bytes a feature; where those that were asked for do not fit they go to disk."""
     spec = "snm10-skip"
     asked_for = TrainingSettings(events=10**9)
-    small = Settings(features=spec, threads=1, memory=256 << 20, training=asked_for)
+    small = Settings(features=spec, threads=1, memory=512 << 20, training=asked_for)
     assert small.memory > 4000 * 12 * 65 * 8  # about 25 MB: in memory by default
     models = [train([longer_file], tmp_path / "memory", small)]
     with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +94,7 @@ def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Pa
             return scratch(self, shape)
 
         patch.setattr(ModelWriter, "scratch", noted)
-        patch.setattr("snm.engines.cpu.IN_MEMORY_SHARE", 0.0)
+        patch.setattr("snm.engines.cpu.EVENTS_SHARE", 0.0)
         models.append(train([longer_file], tmp_path / "disk", small))
     assert len(asked) == 1
     assert models[0].manifest["files"] == models[1].manifest["files"]

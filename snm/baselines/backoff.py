@@ -38,11 +38,11 @@ class Training:
         """Of every row the sum, over its words, of their probabilities one context word shorter. (rows,) float64"""
         from snm.kernels import backoff
 
-        tokens, blocks = self.text.tokens, self.extractor.blocks(0, len(self.text.tokens))
+        tokens = self.text.tokens
         sums = np.zeros(len(self.counts.features), np.float64)
 
         def work(q: int) -> None:
-            for start, stop in blocks:
+            for start, stop in self.extractor.blocks(0, len(tokens)):
                 keys = self.extractor.keys(tokens, start, stop)
                 backoff.sum_shorter(q, keys, tokens[start:stop], self.index, self.counts, probabilities, sums)
                 bar(stop - start)

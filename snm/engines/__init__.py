@@ -35,6 +35,10 @@ WORTH_A_GPU = 1_000_000  # tokens; fewer are done before a GPU has woken up
 class Engine(Protocol):
     name: str
 
+    @property
+    def most_slots(self) -> int:
+        """Of the table of weights, where the user asks for no number."""
+
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
         """The events that the adjustment function is learned from, for `count` to fill in."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +9,24 @@ import numpy as np
 from snm import calibration, corpus
 from snm.calibration import Events, GateReport
 from snm.corpus import Text
-from snm.counting import Counter, Counts
+from snm.counting import ON_THEIR_WAY, Counter, Counts
 from snm.features import Extractor
+from snm.memory import own_memory
 from snm.pages import PageWriter
 from snm.progress import Progress
 from snm.storage import ModelWriter
-from snm.training import Adjustment, AdjustmentFunction, Annotated, Annotations, TrainingSettings
+from snm.training import MOST_BY_DEFAULT, Adjustment, AdjustmentFunction, Annotated, Annotations, TrainingSettings
 
 if TYPE_CHECKING:
     from snm.pipeline import Settings
 
-IN_MEMORY_SHARE = 0.4  # of the memory beside the text, for annotated events: on disk, at random places, they are slow
+PROGRAM = 192 << 20  # bytes of the program itself, which are part of the memory that the user allows it
+ON_THEIR_WAY_SHARE = 1 / 8  # of that memory at most, for counts that are made and not yet written
+EVENTS_SHARE = 0.4  # of what is left, for annotated events: on disk, at random places, they are slow
+TABLE_SHARE = 1 - EVENTS_SHARE  # for the weights that are learned from them
 LEAST_ROOM = 128 << 20  # for a partition of the counts
-ON_THEIR_WAY = 256 << 20  # bytes of counts that are sorted, encoded and written at one time
+ROWS_SHARE = 1 / 1024  # rows of M that are made at one time, to a byte of memory
+MOST_ROWS = 1 << 21
 
 
 class CpuEngine:
@@ -33,17 +36,23 @@ class CpuEngine:
 
     def __init__(self, settings: Settings, progress: Progress, notify: Any) -> None:
         self.settings, self.progress, self.notify = settings, progress, notify
+        self.on_their_way = min(ON_THEIR_WAY, int(ON_THEIR_WAY_SHARE * settings.memory))
+        self.room = settings.memory - PROGRAM - self.on_their_way
+
+    @property
+    def most_slots(self) -> int:
+        fitting = int(TABLE_SHARE * self.room) // self.settings.training.bytes_a_slot // 8 * 8
+        return min(fitting, MOST_BY_DEFAULT)
 
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
         s = self.settings
         wanted = s.training.events_of(extractor.n_slots)
-        beside_text = s.memory - 3 * text.tokens.nbytes - ON_THEIR_WAY  # it, what it was cut from, a sample
-        room = IN_MEMORY_SHARE * max(beside_text, LEAST_ROOM)
+        room = EVENTS_SHARE * self.room
         fitting = int(text.events * room / max(1, Annotations.bytes_needed(text, extractor)))
         few = s.training.events is None and fitting < min(wanted, text.events)
-        events = corpus.sample_sentences(text, fitting if few else wanted, s.seed)
+        events = corpus.sample_sentences(text, fitting if few else wanted, s.seed, writer.spool)
         if events.events < text.events:
-            why = f": as many as fit into {IN_MEMORY_SHARE:.0%} of the memory beside the text" if few else ""
+            why = ": as many as fit into memory" if few else ""
             self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence{why}")
         in_memory = few or Annotations.bytes_needed(events, extractor) <= room
         return Annotations(events, extractor, unigrams, _zeros if in_memory else writer.scratch)
@@ -52,29 +61,23 @@ class CpuEngine:
         s = self.settings
         assert annotations is None or isinstance(annotations, Annotations)
         # how much the process holds is no matter for what comes out: partitions only differ in size
-        room = s.memory - resident() - ON_THEIR_WAY
+        room = s.memory - own_memory() - self.on_their_way
         if annotations is not None and not isinstance(annotations.values, np.memmap):
             room -= annotations.values.nbytes
         return Counter(
-            text, extractor, max(room, LEAST_ROOM), s.threads, s.partitions, self.progress, prune, annotations
+            text, extractor, max(room, LEAST_ROOM), s.threads, s.partitions, self.progress, prune, annotations,
+            self.on_their_way,
         )  # fmt: skip
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
         return Adjustment(extractor, training, slots, self.settings.threads)
 
     def pages(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> PageWriter:
-        return PageWriter(writer, extractor, adjustment, self.settings.threads)
+        rows = min(int(ROWS_SHARE * self.settings.memory), MOST_ROWS)
+        return PageWriter(writer, extractor, adjustment, self.settings.threads, rows)
 
     def fit_gate(self, events: Events, units: int, seed: int, advance: Any) -> tuple[np.ndarray, GateReport]:
         return calibration.fit(events, units, seed, advance)
-
-
-def resident() -> int:
-    """Bytes of memory that this process holds; 0 where the system does not say so as Linux does."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-    except OSError:
-        return 0
 
 
 def _zeros(shape: tuple[int, ...]) -> np.ndarray:

@@ -24,19 +24,21 @@ from snm.tensors.extraction import TokenBlocks
 from snm.tensors.gate import TensorLearner
 from snm.tensors.pages import TensorPageWriter
 from snm.tensors.training import EventCounts, TensorAdjustment
-from snm.training import Adjustment, AdjustmentFunction, Annotated, TrainingSettings
+from snm.training import MOST_BY_DEFAULT, Adjustment, AdjustmentFunction, Annotated, TrainingSettings
 
 if TYPE_CHECKING:
     from snm.pipeline import Settings
 
 EVENTS_SHARE = 0.4  # of the card's memory, at most, for the counts of events
 COUNTING_SHARE = 0.8  # of what is left, for a partition of the counts
+ROWS_AT_A_TIME = 1 << 22  # of M
 
 
 class GpuEngine:
     """See `snm.engines.Engine`. `device` is a GPU, or the CPU to try the engine's logic without one."""
 
     name = "gpu"
+    most_slots = MOST_BY_DEFAULT
 
     def __init__(self, settings: Settings, device: torch.device, progress: Progress, notify: Any) -> None:
         self.settings, self.device, self.progress, self.notify = settings, device, progress, notify
@@ -62,8 +64,9 @@ class GpuEngine:
         s = self.settings
         fit = int(EVENTS_SHARE * self._memory()[1]) // max(1, EventCounts.bytes_needed(1, extractor))
         wanted = fit if s.training.events is None else min(fit, s.training.events)
-        chosen = corpus.draw_sentences(text, wanted, s.seed)
-        if chosen is not None:
+        chosen = None
+        if wanted < text.events:
+            chosen = np.concatenate([drawn for _, drawn in corpus.draw_sentences(text, wanted, s.seed)])
             self.notify(f"the adjustment is learned from about {wanted:,} tokens drawn by sentence")
         return EventCounts(self._blocks_of(text, extractor), unigrams, chosen)
 
@@ -81,7 +84,7 @@ class GpuEngine:
     def pages(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> PageWriter:
         self._blocks = None
         kind = TensorPageWriter if isinstance(adjustment, TensorAdjustment) else PageWriter
-        return kind(writer, extractor, adjustment, self.settings.threads)
+        return kind(writer, extractor, adjustment, self.settings.threads, ROWS_AT_A_TIME)
 
     def fit_gate(self, events: Events, units: int, seed: int, advance: Any) -> tuple[np.ndarray, GateReport]:
         return calibration.fit(events, units, seed, advance, lambda flat: TensorLearner(flat, events, self.device))

@@ -88,10 +88,10 @@ def write_long_row(start, stop, targets, codes, spread, at, long_links):
 
 
 @njit(nogil=True, cache=True)
-def measure_pages(first, last, c, shift, singles, code_bytes, spread, starts):
-    """Bytes of the pages of rows [first, last), written to starts[page + 1]; return those and the long rows' slots.
+def measure_pages(first, last, c, shift, singles, code_bytes, spread, sizes):
+    """Bytes of the pages of rows [first, last), written to `sizes`; return their sum and the long rows' slots.
 
-    starts[0] belongs to the page of row `first`.
+    sizes[0], zero as all of them, is of the page of row `first`.
     """
     base = np.int64(c.features[first] >> shift)
     size = long_links = 0
@@ -99,11 +99,11 @@ def measure_pages(first, last, c, shift, singles, code_bytes, spread, starts):
         n = c.offsets[row + 1] - c.offsets[row]
         last_target = c.targets[c.offsets[row + 1] - 1]
         page = np.int64(c.features[row] >> shift) - base
-        if starts[page + 1] == 0:
-            starts[page + 1] = 1
+        if sizes[page] == 0:
+            sizes[page] = 1
             size += 1
         added = 5 + record_bytes(c.totals[row], n, last_target, singles, code_bytes)
-        starts[page + 1] += added
+        sizes[page] += added
         size += added
         if n > IN_PAGE:
             long_links += measure_long_row(c.offsets[row], c.offsets[row + 1], c.targets, spread)

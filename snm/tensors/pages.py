@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 class TensorPageWriter(PageWriter):
     """Writes the pages of M, which a device makes."""
 
-    rows_at_a_time = 1 << 22
     adjustment: TensorAdjustment
 
     @cached_property
@@ -39,10 +38,9 @@ class TensorPageWriter(PageWriter):
         packer = _Packer(rows, codes, len(self.singles) > 0, int(self.shift), self.code_bytes)
         values = torch.from_numpy(self.values).to(device).double()
         data, long_links = packer.pack(values, self.spread, self.n_long)
-        first = packer.first_page
-        self.sizes[first + 1 : first + 1 + len(packer.sizes)] = packer.sizes.cpu().numpy()
         self._append(
-            array_of(data, "|u1"), array_of(long_links, "<u8").astype(self.spread.link_type), *packer.extremes()
+            packer.first_page, packer.sizes.cpu().numpy(), array_of(data, "|u1"),
+            array_of(long_links, "<u8").astype(self.spread.link_type), *packer.extremes(),
         )  # fmt: skip
         advance(len(weights))
 
