@@ -1,9 +1,10 @@
-"""How cost grows with the text: time and memory of training and scoring at 1, 3, 10, 30 million tokens and all.
+"""How cost grows with the text: time and memory of counting, training and scoring.
 
-    python benchmarks/growth.py CORPUS [--presets snm5] [--work DIR] [--json FILE]
+    python benchmarks/growth.py CORPUS [--presets snm5 snm10-skip] [--work DIR] [--json FILE]
 
-The memory is that of the whole process, with --memory 2G. The plot goes to docs/benchmarks.png and
-needs matplotlib.
+At 1, 3, 10 and 30 million tokens, and all. Memory is what the process has of its own; `mapped GB` is the most that it
+had together with files that it maps. It is limited (--memory) to what binds from 10 million tokens on. The plot goes to
+docs/benchmarks.png and needs matplotlib.
 """
 
 import json
@@ -14,35 +15,50 @@ from typing import Any
 from common import ROOT, Bench, timed
 
 SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 10**12)
-STEPS = """
-import json, resource, sys, time
+LIMITS = {"snm5": 512 << 20, "snm10-skip": 1 << 30}
+TRAIN = """
+import json, sys, time
 from contextlib import contextmanager
+from snm.memory import Peak
 from snm.pipeline import Settings, train
-from snm.corpus import encode_files
-from snm.evaluation import perplexity
 
-spent = {}
+spent, peaks = {}, {}
 
 @contextmanager
 def progress(label, total):
     begun = time.perf_counter()
-    yield lambda n: None
-    step = label.split(" ")[0]
+    with Peak() as peak:
+        yield lambda n: None
+    step = label.split(" ")[0].replace("sizing", "counting")
     spent[step] = spent.get(step, 0) + time.perf_counter() - begun
+    peaks[step] = max(peaks.get(step, 0), peak.bytes)
 
-text, preset, output, scored = sys.argv[1:]
+text, preset, memory, output = sys.argv[1:]
 begun = time.perf_counter()
-model = train(text, output, Settings(features=preset, memory=2 << 30), overwrite=True, progress=progress)
+with Peak() as peak:
+    settings = Settings(features=preset, memory=int(memory))
+    model = train(text, output, settings, overwrite=True, progress=progress)
 seconds = time.perf_counter() - begun
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-held_out = encode_files(scored, model.vocabulary)
+print(json.dumps({"tokens": model.manifest["text"]["tokens"], "links": model.manifest["links"], "seconds": seconds,
+                  "counting s": spent["counting"], "training s": spent["training"],
+                  "GB": peak.bytes / 1e9, "counting GB": peaks["counting"] / 1e9,
+                  "training GB": peaks["training"] / 1e9}))
+"""
+SCORE = """
+import json, sys, time
+from snm.corpus import encode_files
+from snm.evaluation import perplexity
+from snm.memory import Peak
+from snm.model import load
+
+model = load(sys.argv[1])
+held_out = encode_files(sys.argv[2], model.vocabulary)
 model.score("a word")  # compiles
 begun = time.perf_counter()
-perplexity(model, held_out)
-scoring = (time.perf_counter() - begun) / held_out.events
-print(json.dumps({"tokens": model.manifest["text"]["tokens"], "seconds": seconds, "peak GB": peak / 1e9,
-                  "counting s": spent["sizing"] + spent["counting"], "training s": spent["training"],
-                  "scoring us a word": scoring * 1e6, "links": model.manifest["links"]}))
+with Peak() as peak:
+    perplexity(model, held_out)
+print(json.dumps({"scoring us a word": (time.perf_counter() - begun) / held_out.events * 1e6,
+                  "scoring GB": peak.bytes / 1e9}))
 """
 
 
@@ -59,11 +75,12 @@ def cut(bench: Bench, tokens: int) -> Path:
 
 
 def measure(bench: Bench, preset: str, tokens: int) -> dict[str, Any]:
-    text = cut(bench, tokens)
-    command = [sys.executable, "-c", STEPS, text, preset, bench.work / "growth.model", bench.text("test")]
-    found = json.loads(timed(command, cwd=ROOT).output)
+    text, model, limit = cut(bench, tokens), bench.work / "growth.model", LIMITS[preset]
+    trained = timed([sys.executable, "-c", TRAIN, text, preset, str(limit), model], cwd=ROOT)
+    scored = timed([sys.executable, "-c", SCORE, model, bench.text("test")], cwd=ROOT)
     text.unlink()
-    return {"preset": preset, **found}
+    found = {"preset": preset, **json.loads(trained.output), "mapped GB": trained.peak_bytes / 1e9}
+    return {**found, "limit GB": limit / 1e9, **json.loads(scored.output)}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
@@ -72,24 +89,34 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    _, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    tokens = [row["tokens"] / 1e6 for row in rows]
-    for name in ("seconds", "counting s", "training s"):
-        axes[0].plot(tokens, [row[name] for row in rows], "o-", label=name.removesuffix(" s").replace("seconds", "all"))
-    axes[0].set(title="training, seconds")
-    axes[0].legend()
-    axes[1].plot(tokens, [row["peak GB"] for row in rows], "o-")
-    axes[1].set(title="peak memory with --memory 2G, GB", ylim=(0, None))
-    axes[2].plot(tokens, [row["scoring us a word"] for row in rows], "o-")
-    axes[2].set(title="scoring on one thread, µs a word", ylim=(0, None))
-    for axis in axes:
-        axis.set_xlabel("million tokens")
-        axis.grid(alpha=0.3)
+    presets = list(dict.fromkeys(row["preset"] for row in rows))
+    _, axes = plt.subplots(len(presets), 3, figsize=(12, 3.4 * len(presets)), layout="constrained", squeeze=False)
+    for (seconds, memory, scoring), preset in zip(axes, presets, strict=True):
+        few = [row for row in rows if row["preset"] == preset]
+
+        def line(axis: Any, figure: str, label: str, few: list[dict[str, Any]] = few, **how: Any) -> None:
+            axis.plot([row["tokens"] / 1e6 for row in few], [row[figure] for row in few], label=label, **how)
+
+        for figure, label in (("seconds", "all"), ("counting s", "counting"), ("training s", "training")):
+            line(seconds, figure, label, marker="o")
+        for figure, label in (("GB", "all of training"), ("counting GB", "counting"), ("training GB", "adjustment"),
+                              ("scoring GB", "scoring")):  # fmt: skip
+            line(memory, figure, label, marker="o")
+        line(memory, "limit GB", "--memory", linestyle="--", color="grey")
+        line(scoring, "scoring us a word", "", marker="o")
+        seconds.set_title(f"{preset}: training, seconds")
+        memory.set_title(f"{preset}: memory at the peak, GB")
+        scoring.set_title(f"{preset}: scoring on one thread, µs a word")
+        for axis in (seconds, memory):
+            axis.legend(fontsize="small")
+        for axis in (seconds, memory, scoring):
+            axis.set(xlabel="million tokens", ylim=(0, None))
+            axis.grid(alpha=0.3)
     plt.savefig(path, dpi=130)
 
 
 def main() -> None:
-    bench = Bench(__doc__, "snm5")
+    bench = Bench(__doc__, "snm5 snm10-skip")
     rows = []
     for preset in bench.asked.presets:
         measure(bench, preset, 100_000)  # compiles

@@ -29,7 +29,7 @@ from snm import parallel
 from snm.errors import InputError, MissingExtra
 from snm.vocabulary import BEGIN, END, SPECIAL, UNKNOWN, Vocabulary, word_table
 
-BLOCK = 4 << 20  # bytes read at a time
+BLOCK = 2 << 20  # bytes read at a time
 STDIN = "-"
 PIECE = 1 << 22  # tokens that are looked at together
 Sources = str | Path | Sequence[str | Path]
@@ -284,8 +284,8 @@ class _Encoder:
         self.hashes, self.ids = hashes, ids
         self.state = np.zeros(text.STATE_FIELDS, np.int64)
         self.state[text.WORDS] = len(SPECIAL)
-        self.counts = np.zeros(len(ids) if learn else 1, np.int64)
-        self.starts = np.zeros(len(ids) + 1 if learn else 1, np.int64)
+        self.counts = np.zeros(len(ids) // 2 if learn else 1, np.int64)  # the table is never more than half full
+        self.starts = np.zeros(len(ids) // 2 + 1 if learn else 1, np.int64)
         self.pool = np.empty(1 << 20 if learn else 1, np.uint8)
         self.out = np.empty(0, np.uint32)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 INTERVAL = 0.02  # seconds
@@ -16,6 +18,12 @@ def own_memory() -> int:
     except OSError:
         return 0
     return (int(resident) - int(mapped)) * mmap.PAGESIZE
+
+
+def give_back() -> None:
+    """Have the C library return what was freed: it keeps arrays of less than 32 MB for others like them."""
+    with suppress(AttributeError, OSError, TypeError):  # of another library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Peak:

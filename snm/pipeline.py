@@ -27,7 +27,7 @@ from snm.progress import Progress, silent
 from snm.rows import RowIndex
 from snm.scoring import Scorer
 from snm.storage import VOCABULARY, ModelWriter
-from snm.training import Annotated, HeldOut, TrainingReport, TrainingSettings, train_adjustment
+from snm.training import MOST_BY_DEFAULT, Annotated, HeldOut, TrainingReport, TrainingSettings, train_adjustment
 from snm.vocabulary import UNKNOWN, Vocabulary, read_word_list
 
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 300_000  # of the training text, where the user gives none
@@ -37,6 +37,7 @@ MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
 DEFAULT_ORDER = 5
 DISCOUNTS = ("modified", "single")
 LEAST_MEMORY = 512 << 20
+READING = 128 << 20  # bytes of memory that a thread takes to read text, for most vocabularies
 GATE_SHARE = 0.25  # of the memory, for what rows say of held-out events
 EVENTS_FOR_THREADS = 1_000_000  # below, training takes one thread: it is seconds, and the same every time
 DIVERGED = 100.0  # a loss an event, in nats, that no model comes near
@@ -192,7 +193,8 @@ class _Run:
         with self.progress("reading", _size_of(sources)) as bar:
             if s.vocabulary is None:
                 self.text, self.vocabulary = corpus.read_corpus(
-                    sources, s.min_count, s.max_words, s.closed, bar, s.document, s.threads, self.writer.spool
+                    sources, s.min_count, s.max_words, s.closed, bar, s.document,
+                    min(s.threads, s.memory // READING), self.writer.spool,
                 )  # fmt: skip
             else:
                 self.vocabulary = Vocabulary(read_word_list(Path(s.vocabulary)), s.closed, s.document)
@@ -329,7 +331,10 @@ class _Run:
     def adjust(self) -> None:
         s = self.settings
         slots = s.training.table_slots(self.n_links, self.engine.most_slots)
-        self.notify(f"{self.n_rows:,} features, {self.n_links:,} links; {slots:,} slots for metafeature weights")
+        fitting = ", as many as fit into memory" if slots == self.engine.most_slots < MOST_BY_DEFAULT else ""
+        self.notify(
+            f"{self.n_rows:,} features, {self.n_links:,} links; {slots:,} slots for metafeature weights{fitting}"
+        )
         self.adjustment = self.engine.adjustment(self.extractor, s.training, slots)
         held_out = self._held_out_rows()
         self.report: TrainingReport = train_adjustment(

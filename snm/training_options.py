@@ -91,7 +91,8 @@ OPTIONS = [
         "--slots",
         type=Number(1),
         help="Slots of the table of metafeature weights, or of a neural model's n-gram features.  "
-        "[default: a power of two, above half the links; above 8 a token for hsme, 16 for rnn]",
+        "[default: a power of two above half the links, or what fits into --memory; above 8 a token for hsme, 16 for "
+        "rnn]",
     ),
     click.option("--metafeatures", default="lean", show_default=True,
         help="Conjunctions such as 'type+link-count, target'; 'all' are the paper's, 'all, -feature' ablates one "
@@ -109,8 +110,8 @@ OPTIONS = [
         type=Size(),
         default="4G",
         show_default=True,
-        help="Memory that training an SNM takes at most, files mapped from disk aside. With less of it counting takes "
-        "longer, and the adjustment is learned from fewer events.",
+        help="Memory of its own that the process takes at most to train an SNM by one pass; files that it maps come on "
+        "top. With less, counting takes longer, and the adjustment has fewer events and weights.",
     ),
     click.option("--engine", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", show_default=True,
         help="Where the work is done: the threads of this machine, or a GPU (needs PyTorch). auto is a GPU where "

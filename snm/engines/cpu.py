@@ -11,7 +11,7 @@ from snm.calibration import Events, GateReport
 from snm.corpus import Text
 from snm.counting import ON_THEIR_WAY, Counter, Counts
 from snm.features import Extractor
-from snm.memory import own_memory
+from snm.memory import give_back, own_memory
 from snm.pages import PageWriter
 from snm.progress import Progress
 from snm.storage import ModelWriter
@@ -60,6 +60,7 @@ class CpuEngine:
     def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> Counter:
         s = self.settings
         assert annotations is None or isinstance(annotations, Annotations)
+        give_back()
         # how much the process holds is no matter for what comes out: partitions only differ in size
         room = s.memory - own_memory() - self.on_their_way
         if annotations is not None and not isinstance(annotations.values, np.memmap):
@@ -70,13 +71,16 @@ class CpuEngine:
         )  # fmt: skip
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
+        give_back()
         return Adjustment(extractor, training, slots, self.settings.threads)
 
     def pages(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> PageWriter:
+        give_back()
         rows = min(int(ROWS_SHARE * self.settings.memory), MOST_ROWS)
         return PageWriter(writer, extractor, adjustment, self.settings.threads, rows)
 
     def fit_gate(self, events: Events, units: int, seed: int, advance: Any) -> tuple[np.ndarray, GateReport]:
+        give_back()
         return calibration.fit(events, units, seed, advance)
 
 
