@@ -28,7 +28,9 @@ SCRIPTS = {
     "size": "Size. The reference is KenLM's trie with 8-bit quantisation; then the same model with weights of 16 bits.",
     "beam": "One more word after a state, from Python. The reference is `kenlm.Model.BaseScore`.",
     "opening": "Opening a model, and the help. The reference is what was asked for.",
-    "growth": "How cost grows with the text.",
+    "growth": "How cost grows with the text, inside a `--memory` that binds from 10 million tokens on. GB are of the "
+    "process itself at its peak; `mapped GB` has the files that it maps too. Up to 30 million tokens a text is "
+    "counted, and its matrix built, twice: the slice that was set aside is counted in the end.",
     "gpu": "The GPU engine, in absolute times.",
 }
 HEAD = """# Benchmarks

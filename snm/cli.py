@@ -418,7 +418,7 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
 @click.option("--only", multiple=True, metavar="MODEL",
               help="Train this model and make no table: its results are for --take elsewhere.")  # fmt: skip
 @click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
-@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for counting.")
+@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for training, as of snm train.")
 @threads_option
 @json_option
 def reproduce(

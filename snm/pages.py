@@ -121,9 +121,8 @@ class PageWriter:
         bits = max(1, (rows // ROWS_A_PAGE).bit_length() - 1)
         self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
         self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
-        self.values = self._choose_values(rows, self.singles[types])
+        self.values = self._choose_values(rows, types)
         self.middles = np.sqrt(self.values[1:].astype(np.float64) * self.values[:-1]).astype(np.float32)
-        code_type = f"<u{code_bytes}"
         self.writer.array("data", "|u1", WRITTEN_TOGETHER)
         self.writer.array("long_links", self.spread.link_type, WRITTEN_TOGETHER)
         self.writer.array("sizes", "<u4")
@@ -132,12 +131,11 @@ class PageWriter:
             self._add(self._read(row, end), advance)
         self.writer.append("data", np.zeros(PADDING, np.uint8))
         self._write_starts(1 << bits)
-        for name, dtype, array in (
-            ("singles", code_type, self._code(self.singles[types].ravel())),
-            ("values", "<f4", self.values),
-            ("unigrams", "<f4", dense),
-        ):
-            self.writer.array(name, dtype).append(array)
+        self.writer.array("singles", f"<u{code_bytes}")
+        for kind in types:
+            self.writer.append("singles", self._code(self.singles[kind]))
+        self.writer.array("values", "<f4").append(self.values)
+        self.writer.array("unigrams", "<f4").append(dense)
         return {
             "bits": bits,
             "code_bytes": code_bytes,
@@ -166,19 +164,23 @@ class PageWriter:
             yield row, end
             row = end
 
-    def _choose_values(self, rows: int, singles: np.ndarray) -> np.ndarray:
+    def _choose_values(self, rows: int, single_types: np.ndarray) -> np.ndarray:
         """What the codes stand for: each weight itself where there are few, else steps of equal ratio."""
         step = -(-rows // SAMPLED_ROWS)
         size = min(rows, SAMPLED_ROWS // SAMPLES)
         firsts = [1] if step <= 1 else np.linspace(1, rows - size, SAMPLES).astype(np.int64).tolist()
         parts = [self._read(row, rows if step <= 1 else row + size) for row in firsts if row < rows]
         seen = [self.adjustment.weigh(part, self.threads, self.singles)[0] for part in parts]
-        weights = np.unique(np.concatenate([*seen, singles.ravel()]))
-        check_finite(weights)
-        levels = 1 << (8 * self.code_bytes)
+        levels, few, weights = 1 << (8 * self.code_bytes), step <= 1, np.empty(0, np.float32)
+        for more in (*seen, *(self.singles[kind] for kind in single_types)):
+            weights = np.unique(np.append(weights, more))
+            check_finite(weights)
+            few &= len(weights) <= levels
+            if not few and len(weights):
+                weights = weights[[0, -1]]
         if not len(weights):
             return np.ones(levels, np.float32)
-        if step <= 1 and len(weights) <= levels:
+        if few:
             return np.append(weights, np.full(levels - len(weights), weights[-1])).astype(np.float32)
         return np.geomspace(weights[0], weights[-1], levels).astype(np.float32)
 

@@ -270,8 +270,10 @@ class Annotations:
 
     def mean_features(self, leave_one_out: bool, most: int = 1 << 20) -> float:
         """Mean number of features an event that training looks at, of about `most` tokens or all there are."""
-        totals = self.values[:: -(-len(self.values) // most)] >> np.uint32(16)
-        return 1.0 + float(np.count_nonzero(totals > leave_one_out) / max(1, len(totals)))
+        chosen = self.values[:: -(-len(self.values) // most)]
+        parts = (chosen[start : start + self.extractor.block] for start in range(0, len(chosen), self.extractor.block))
+        features = sum(int(np.count_nonzero(part >> np.uint32(16) > leave_one_out)) for part in parts)
+        return 1.0 + features / max(1, len(chosen))
 
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]

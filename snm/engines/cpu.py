@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from snm.pipeline import Settings
 
 PROGRAM = 192 << 20  # bytes of the program itself, which are part of the memory that the user allows it
+GROWING = 64 << 20  # by which the program grows while it counts: compiled code, buffers of files
 ON_THEIR_WAY_SHARE = 1 / 8  # of that memory at most, for counts that are made and not yet written
 EVENTS_SHARE = 0.4  # of what is left, for annotated events: on disk, at random places, they are slow
 TABLE_SHARE = 1 - EVENTS_SHARE  # for the weights that are learned from them
@@ -62,7 +63,7 @@ class CpuEngine:
         assert annotations is None or isinstance(annotations, Annotations)
         give_back()
         # how much the process holds is no matter for what comes out: partitions only differ in size
-        room = s.memory - own_memory() - self.on_their_way
+        room = s.memory - own_memory() - GROWING - self.on_their_way
         if annotations is not None and not isinstance(annotations.values, np.memmap):
             room -= annotations.values.nbytes
         return Counter(
