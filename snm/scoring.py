@@ -9,8 +9,10 @@ import numpy as np
 from snm import parallel
 from snm.calibration import Gate
 from snm.features import Extractor
-from snm.pages import Pages
+from snm.pages import ARRAYS, Pages
+from snm.storage import map_whole
 
+LONG_TEXT = 1 << 17  # tokens: it needs most pages of a model
 MOST_EVENTS = 1 << 17  # at a time
 MOST_BYTES = 1 << 27  # of working memory for each thread
 
@@ -28,12 +30,16 @@ class Scorer:
         self._slots = np.argsort(level, kind="stable")[1:]
         self._rounds = np.searchsorted(level[self._slots], np.arange(1, level.max() + 2))
         self._longest = int(np.diff(self._rounds).max(initial=0))
+        self._mapped = False
         self._unused: list[Any] = []  # working memory for a block of events
 
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
         """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
         from snm.kernels import scoring
 
+        if len(tokens) >= LONG_TEXT and not self._mapped:
+            map_whole(getattr(self.pages, name) for name in ARRAYS)
+            self._mapped = True
         probabilities = np.zeros(len(tokens), np.float64)
         size = min(MOST_EVENTS, MOST_BYTES // self._bytes_an_event(), -(-len(tokens) // max(1, threads)))
         blocks = -(-size // self.extractor.block)

@@ -122,7 +122,7 @@ def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> 
         "--loss", "poisson", "--optimiser", "sgd", "--rate", "0.001", "--passes", "2", "--events", "500",
         "--slots", "4096",
         "--metafeatures", "all, -target", "--feature-buckets", "double", "--link-buckets", "single", "--no-merge",
-        "--memory", "300M",
+        "--memory", "600M",
         "--partitions", "2", "--threads", "1", "--seed", "9", "--closed", "--dev", corpus_file,
     )  # fmt: skip
     manifest = json.loads(ok("info", tmp_path / "m", "--json"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import snm
+from snm import storage
 from snm.errors import FormatError, SettingsError
 from snm.evaluation import verify
 from snm.kernels import page_writing, pages
@@ -294,3 +297,27 @@ def test_every_link_of_a_long_row_is_found(crowded: str, n: int, code_bytes: int
     for missing in np.setdiff1d(np.arange(1, words), places)[::50].tolist():
         at = before + pages.slot_of_link(missing, n, spread)
         assert pages.find_link(missing, at, links, spread) == -1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_arrays_are_mapped_whole_where_memory_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "a.npy", np.arange(10_000))
+    array = storage.open_array(tmp_path / "a.npy")
+    asked: list[int] = []
+
+    class Mapping:
+        def __len__(self) -> int:
+            return array.nbytes
+
+        def madvise(self, advice: int) -> None:
+            asked.append(advice)
+            raise OSError("a kernel that does not know of it")
+
+    storage.map_whole([array, np.arange(3)])
+    assert np.array_equal(array, np.arange(10_000))
+    monkeypatch.setattr(storage, "_mapping_of", lambda array: Mapping())
+    storage.map_whole([array, array])
+    assert asked == [storage.MADV_POPULATE_READ] * 2
+    monkeypatch.setattr(os, "sysconf", lambda name: 2 * array.nbytes // mmap.PAGESIZE)
+    storage.map_whole([array, array])
+    assert len(asked) == 2, "they would fill the memory"

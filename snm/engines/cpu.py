@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROGRAM = 192 << 20  # bytes of the program itself, which are part of the memory that the user allows it
 GROWING = 64 << 20  # by which the program grows while it counts: compiled code, buffers of files
+WALKED_SHARE = 1 / 16  # of the memory at most, for tokens to stay in, which are walked over again and again
 ON_THEIR_WAY_SHARE = 1 / 8  # of that memory at most, for counts that are made and not yet written
 EVENTS_SHARE = 0.4  # of what is left, for annotated events: on disk, at random places, they are slow
 TABLE_SHARE = 1 - EVENTS_SHARE  # for the weights that are learned from them
@@ -63,9 +64,13 @@ class CpuEngine:
         assert annotations is None or isinstance(annotations, Annotations)
         give_back()
         # how much the process holds is no matter for what comes out: partitions only differ in size
+        walked = text.tokens.nbytes
         room = s.memory - own_memory() - GROWING - self.on_their_way
-        if annotations is not None and not isinstance(annotations.values, np.memmap):
-            room -= annotations.values.nbytes
+        if annotations is not None:
+            walked += annotations.text.tokens.nbytes
+            if not isinstance(annotations.values, np.memmap):
+                room -= annotations.values.nbytes
+        room -= min(walked, int(WALKED_SHARE * s.memory))
         return Counter(
             text, extractor, max(room, LEAST_ROOM), s.threads, s.partitions, self.progress, prune, annotations,
             self.on_their_way,
