@@ -255,3 +255,18 @@ def test_more_features_than_are_looked_at_are_sampled(
     events = TrainingSettings().events_of(5)
     assert events == 10_000
     assert TrainingSettings(events=7).events_of(5) == 7
+
+
+def test_an_exchange_that_another_thread_undid_loses_no_sum_of_squares() -> None:
+    """Two threads that come at once: one wrote what it had read before the other added."""
+    from snm.kernels.plain_training import exchange
+    from snm.learning import Own
+
+    table = np.array([[0.5, 1.0], [0.7, 5e37]], np.float32)  # shared, and the thread's own
+    own = Own(np.int64(1), np.array([0]), np.array([0]), np.array([[0.5, 5e37]], np.float32))
+    exchange(table, own)
+    assert table.tolist() == pytest.approx(np.array([[0.7, 5e37], [0.7, 5e37]]))
+    table[0] = 1.0, 2e38  # another has learned
+    exchange(table, own)
+    assert table[0].tolist() == pytest.approx([1.0, 2e38])
+    assert own.before.tolist() == table[:1].tolist()

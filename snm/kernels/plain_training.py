@@ -405,14 +405,15 @@ def borrow(table, own):
 def exchange(table, own):
     """Add what a thread has learned to the shared weights, and take over what others have added to them.
 
-    A step of AdaGrad's is shorter, the more steps there were before: so is one that others were ahead of.
+    A step of AdaGrad's is shorter, the more steps there were before: so is one that others were ahead of. Of two
+    threads that come at once one may undo what the other has added: sums of squares do not become smaller for that.
     """
     for i in range(len(own.rows)):
         row, place = own.first + own.rows[i], own.places[i]
         share = np.float32(1)
         if table.shape[1] == 2:
             seen = table[row, 1]
-            table[row, 1] = seen + (table[place, 1] - own.before[i, 1])
+            table[row, 1] = seen + max(table[place, 1] - own.before[i, 1], np.float32(0))
             share = np.sqrt(seen / table[row, 1])
             table[place, 1] = own.before[i, 1] = table[row, 1]
         shared, before = table[place, 0], own.before[i, 0]
