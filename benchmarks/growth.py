@@ -106,7 +106,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         line(scoring, "scoring us a word", "", marker="o")
         seconds.set_title(f"{preset}: training, seconds")
         memory.set_title(f"{preset}: memory at the peak, GB")
-        scoring.set_title(f"{preset}: scoring on one thread, µs a word")
+        scoring.set_title(f"{preset}: scoring, µs a word")
         for axis in (seconds, memory):
             axis.legend(fontsize="small")
         for axis in (seconds, memory, scoring):
