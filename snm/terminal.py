@@ -4,6 +4,7 @@ line, progress bars, messages.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -54,7 +56,9 @@ class Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         for number in (signal.SIGTERM, signal.SIGHUP):  # so that unfinished work is cleared away
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+            signal.signal(number, stop)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, stop)
         try:
             return super().invoke(ctx)
         except SnmError as error:
@@ -66,6 +70,20 @@ class Group(click.Group):
             end("interrupted", 130)
         except (OSError, MemoryError) as error:
             end(f"{error}" or "out of memory; give less --memory or a smaller text", 1)
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """End the process by an exception; a little later where LLVM calls Python, for there it would be lost."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("llvmlite."):
+            again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
+        frame = frame.f_back
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
 
 
 def end(message: str, code: int) -> NoReturn:
