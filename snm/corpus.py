@@ -219,7 +219,13 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        while (item := ready.get()) is not None:
+        while True:
+            try:
+                item = ready.get(timeout=0.2)  # a signal that comes just before it waits is not seen before it wakes
+            except queue.Empty:
+                continue
+            if item is None:
+                return
             if isinstance(item, BaseException):
                 raise item
             yield item
