@@ -221,7 +221,7 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
     try:
         while True:
             try:
-                item = ready.get(timeout=0.2)  # a signal that comes just before it waits is not seen before it wakes
+                item = ready.get(timeout=0.2)  # a signal that comes just before it waits is seen when it wakes
             except queue.Empty:
                 continue
             if item is None:
