@@ -75,7 +75,13 @@ def names(sources: Sources) -> str:
 def open_text(name: str) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed by what its first bytes say."""
     if name == STDIN:
-        yield sys.stdin.buffer
+        try:
+            handle = sys.stdin.fileno()
+        except OSError:  # no file, as when Python put something else in its place
+            yield sys.stdin.buffer
+            return
+        with open(handle, "rb", closefd=False) as own:  # a thread that waits for Python's own would abort its end
+            yield own
         return
     try:
         raw = open(name, "rb")  # noqa: SIM115

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import click
@@ -55,12 +55,9 @@ class Group(click.Group):
     """Turns every error that is for a person into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # so that unfinished work is cleared away
-            signal.signal(number, stop)
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, stop)
         try:
-            return super().invoke(ctx)
+            with Interrupts():
+                return super().invoke(ctx)
         except SnmError as error:
             end(str(error), 2)
         except BrokenPipeError:
@@ -72,18 +69,60 @@ class Group(click.Group):
             end(f"{error}" or "out of memory; give less --memory or a smaller text", 1)
 
 
-def stop(number: int, frame: FrameType | None) -> None:
-    """End the process by an exception; a little later where LLVM calls Python, for there it would be lost."""
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("llvmlite."):
-            again = threading.Timer(0.05, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
+class Interrupts:
+    """Signals end the work inside by an exception, so that what is unfinished is cleared away.
+
+    Such an exception can be lost: Python ignores it in callbacks, and libraries catch whatever comes. So the signal
+    is sent again until a handler of the exception is seen at work, which nothing interrupts then.
+    """
+
+    AGAIN = 0.1  # seconds
+
+    def __init__(self) -> None:
+        self._raised: BaseException | None = None
+        self._ended = threading.Event()
+        self._insisting: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        heeded = [signal.SIGTERM, signal.SIGHUP]
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs are deaf to it
+            heeded.append(signal.SIGINT)
+        self._before = {number: signal.signal(number, self._stop) for number in heeded}
+        self._tell_ignored, sys.unraisablehook = sys.unraisablehook, self._ignored
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        sys.unraisablehook = self._tell_ignored
+        if self._insisting is not None:
+            self._insisting.join()
+            return  # the process ends; what arrives now is ignored
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._ended.is_set() or self._clearing_up():
             return
-        frame = frame.f_back
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    sys.exit(128 + number)
+        if self._raised is None:
+            self._raised = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+            self._insisting = threading.Thread(target=self._insist, args=(number,), daemon=True)
+            self._insisting.start()
+        raise self._raised
+
+    def _insist(self, number: int) -> None:
+        while not self._ended.wait(self.AGAIN):
+            os.kill(os.getpid(), number)
+
+    def _clearing_up(self) -> bool:
+        handled = sys.exc_info()[1]
+        while handled is not None and handled is not self._raised:
+            handled = handled.__context__
+        return handled is not None
+
+    def _ignored(self, unraisable: Any) -> None:
+        if self._raised is None or unraisable.exc_value is not self._raised:
+            self._tell_ignored(unraisable)
 
 
 def end(message: str, code: int) -> NoReturn:
