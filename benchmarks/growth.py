@@ -2,9 +2,9 @@
 
     python benchmarks/growth.py CORPUS [--presets snm5 snm10-skip] [--work DIR] [--json FILE]
 
-At 1, 3, 10 and 30 million tokens, and all. Memory is what the process has of its own; `mapped GB` is the most that it
-had together with files that it maps. It is limited (--memory) to what binds from 10 million tokens on. The plot goes to
-docs/benchmarks.png and needs matplotlib.
+At 1, 3, 10 and 30 million tokens, and all; held-out text is given, so that every text is counted once. Memory is what
+the process has of its own; `mapped GB` is the most that it had together with files that it maps. It is limited
+(--memory) to what binds from 10 million tokens on. The plot goes to docs/benchmarks.png and needs matplotlib.
 """
 
 import json
@@ -33,11 +33,11 @@ def progress(label, total):
     spent[step] = spent.get(step, 0) + time.perf_counter() - begun
     peaks[step] = max(peaks.get(step, 0), peak.bytes)
 
-text, preset, memory, output = sys.argv[1:]
+text, held_out, preset, memory, output = sys.argv[1:]
 begun = time.perf_counter()
 with Peak() as peak:
     settings = Settings(features=preset, memory=int(memory))
-    model = train(text, output, settings, overwrite=True, progress=progress)
+    model = train(text, output, settings, held_out, overwrite=True, progress=progress)
 seconds = time.perf_counter() - begun
 print(json.dumps({"tokens": model.manifest["text"]["tokens"], "links": model.manifest["links"], "seconds": seconds,
                   "counting s": spent["counting"], "training s": spent["training"],
@@ -76,7 +76,7 @@ def cut(bench: Bench, tokens: int) -> Path:
 
 def measure(bench: Bench, preset: str, tokens: int) -> dict[str, Any]:
     text, model, limit = cut(bench, tokens), bench.work / "growth.model", LIMITS[preset]
-    trained = timed([sys.executable, "-c", TRAIN, text, preset, str(limit), model], cwd=ROOT)
+    trained = timed([sys.executable, "-c", TRAIN, text, bench.text("valid"), preset, str(limit), model], cwd=ROOT)
     scored = timed([sys.executable, "-c", SCORE, model, bench.text("test")], cwd=ROOT)
     text.unlink()
     found = {"preset": preset, **json.loads(trained.output), "mapped GB": trained.peak_bytes / 1e9}

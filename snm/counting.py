@@ -1,9 +1,9 @@
 """The counts C, partition by partition.
 
-Link keys are shared out into buckets by the top bits of the feature's key, so that a bucket holds
-whole rows; a *partition* is as many consecutive buckets as the memory allows. For each partition
-the tokens are walked again, the keys that fall into it are scattered to their buckets, sorted and
-run-length encoded. Parts come in the order of their keys: put end to end they are the same
+Link keys are shared out into buckets by the top bits of the feature's key, so that a bucket holds whole rows; a
+*partition* is as many consecutive buckets as the memory allows. For each partition the tokens are walked again, or
+links are read from disk where there would be many walks (`snm.spill`); the keys that fall into it are scattered to
+their buckets, sorted and run-length encoded. Parts come in the order of their keys: put end to end they are the same
 bytes whatever their number and the number of threads.
 
 Events that the adjustment function is learned from take their counts from the buckets too: their keys are
@@ -26,9 +26,12 @@ from snm.corpus import Text, count_words
 from snm.errors import SettingsError
 from snm.features import Extractor
 from snm.progress import Progress, silent
+from snm.spill import Spilled
 from snm.vocabulary import UNKNOWN
+from snm.walks import LINK_BYTES, NOWHERE, Walk, bounds_of, ignore
 
 if TYPE_CHECKING:
+    from snm.storage import ModelWriter
     from snm.training import Annotations
 
 PRUNED_ABOVE = 5  # words of an n-gram, its target included
@@ -105,57 +108,6 @@ def partition_ranges(needed: np.ndarray, room: int, partitions: int | None) -> l
     return list(zip(edges, [*edges[1:], len(needed)], strict=True))
 
 
-class _Walk:
-    """The links of a text on their way into buckets: how many there are of each, and where they go."""
-
-    def __init__(self, text: Text, extractor: Extractor, threads: int, progress: Progress, label: str) -> None:
-        from snm.kernels import counting
-
-        self.tokens, self.extractor, self.threads, self.progress = text.tokens, extractor, threads, progress
-        self.chunks = parallel.shares(0, len(self.tokens), threads)
-        bits = np.uint64(extractor.layout.bucket_bits)
-        self.sizes = np.zeros((len(self.chunks), 1 << extractor.layout.bucket_bits), np.int64)
-
-        def work(chunk: int) -> None:
-            for start, stop in extractor.blocks(*self.chunks[chunk]):
-                keys = extractor.keys(self.tokens, start, stop)
-                counting.count_buckets(keys[1:], bits, self.sizes[chunk])
-                bar(stop - start)
-
-        with progress(label, len(self.tokens)) as bar:
-            parallel.run(work, range(len(self.chunks)), threads)
-        self.totals = self.sizes.sum(axis=0)
-
-    def bounds(self, first: int, last: int) -> np.ndarray:
-        """Where the links of each bucket of [first, last) begin and end."""
-        return np.concatenate([[0], np.cumsum(self.totals[first:last])]).astype(np.int64)
-
-    def scatter(self, first: int, last: int, label: str, links: np.ndarray, origins: np.ndarray) -> None:
-        """Write the sort keys of the buckets [first, last), bucket after bucket, and where they came from."""
-        from snm.kernels import counting
-
-        layout = self.extractor.layout
-        sizes = self.sizes[:, first:last]
-        cursors = np.zeros_like(self.sizes)
-        cursors[:, first:last] = self.bounds(first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
-        bits = np.uint64(layout.bucket_bits), np.uint64(layout.target_bits)
-        slots = self.extractor.n_slots - 1
-
-        def work(chunk: int) -> None:
-            for start, stop in self.extractor.blocks(*self.chunks[chunk]):
-                keys = self.extractor.keys(self.tokens, start, stop)[1:]
-                counting.scatter(
-                    keys, self.tokens[start:stop], *bits, first, last, cursors[chunk], links, start * slots, origins
-                )  # fmt: skip
-                bar(stop - start)
-
-        with self.progress(label, len(self.tokens)) as bar:
-            parallel.run(work, range(len(self.chunks)), self.threads)
-
-
-NOWHERE = np.empty(0, np.uint32)
-
-
 class Counting(Protocol):
     """Counts on their way: parts of C in the order of their keys."""
 
@@ -171,23 +123,31 @@ class Counter:
     def __init__(
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
         progress: Progress = silent, prune: int = 1, annotations: Annotations | None = None,
-        on_their_way: int = ON_THEIR_WAY,
+        on_their_way: int = ON_THEIR_WAY, spill: ModelWriter | None = None,
     ) -> None:  # fmt: skip
         """`memory` bytes are for one partition; `partitions` asks for a number of them instead.
 
         `prune`: features seen less often than this are left out, n-grams of up to PRUNED_ABOVE words aside.
         `annotations` receive the counts of their events' features. `on_their_way` bytes are for counts that have been
-        made and not been taken yet.
+        made and not been taken yet. `spill`: where links may go to disk, so that the tokens are walked over once.
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
         self._least = least_counts(extractor, prune)
         parts = parallel.ahead(threads) + 1
         self._links_a_part = min(LINKS_A_PART, on_their_way // (BYTES_A_LINK * parts))
-        self._walk = _Walk(text, extractor, threads, progress, "sizing")
-        self._sampled: _Walk | None = None
+        self._progress, self._tokens = progress, len(text.tokens)
+        self._walk: Walk | Spilled
+        with progress("sizing", self._tokens) as bar:
+            if spill is None:
+                self._walk = Walk(text.tokens, extractor, threads, advance=bar)
+            else:
+                self._walk = Spilled(text.tokens, extractor, threads, memory, spill, bar)
+        self._sampled: Walk | None = None
         if annotations is not None:
-            same = annotations.text is text
-            self._sampled = self._walk if same else _Walk(annotations.text, extractor, threads, progress, "sizing")
+            if annotations.text is text and isinstance(self._walk, Walk):
+                self._sampled = self._walk
+            else:
+                self._sampled = Walk(annotations.text.tokens, extractor, threads)
         self.links = int(self._walk.totals.sum())
         """Links with repeats, the empty feature's aside."""
         self.ranges = self._partition_ranges(memory, partitions)
@@ -196,9 +156,9 @@ class Counter:
         counting is about that share of all that will be left."""
 
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
-        needed = 8 * self._walk.totals
+        needed = LINK_BYTES * self._walk.totals
         if self._sampled is not None and self.annotations is not None:
-            of_sampled = self.annotations.origin_type.itemsize + (0 if self._sampled is self._walk else 8)
+            of_sampled = self.annotations.origin_type.itemsize + (0 if self._sampled is self._walk else LINK_BYTES)
             needed = needed + of_sampled * self._sampled.totals
         room = min(memory, max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION))
         return partition_ranges(needed, room, partitions)
@@ -214,18 +174,21 @@ class Counter:
             origins = np.empty(most, self.annotations.origin_type)
         for number, (first, last) in enumerate(self.ranges, 1):
             label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
-            if not everything:
-                self._walk.scatter(first, last, label, links, NOWHERE)
-            if self._sampled is not None:
-                self._sampled.scatter(first, last, label, wanted, origins)
+            with self._progress(label, self._tokens) as bar:
+                if not everything:
+                    self._walk.scatter(first, last, links, advance=bar)
+                if self._sampled is not None:
+                    self._sampled.scatter(first, last, wanted, origins, bar if everything else ignore)
             yield from self._encode(first, last, links, wanted, origins)
+        if isinstance(self._walk, Spilled):
+            self._walk.close()
 
     def _encode(
         self, first: int, last: int, links: np.ndarray, wanted: np.ndarray, origins: np.ndarray
     ) -> Iterator[Counts]:
         """Sort each bucket, run-length encode it, and take from it what events are annotated with."""
-        bounds = self._walk.bounds(first, last)
-        sampled = None if self._sampled is None else self._sampled.bounds(first, last)
+        bounds = bounds_of(self._walk.totals, first, last)
+        sampled = None if self._sampled is None else bounds_of(self._sampled.totals, first, last)
 
         def work(group: tuple[int, int]) -> Counts:
             a, b = group

@@ -286,7 +286,8 @@ class _Run:
         learned = s.model == "snm" and s.training.loss != "multinomial" and s.training.passes and not self.adjusted
         if learned:
             self.annotations = self.engine.choose_events(self.text, self.extractor, unigrams, writer)
-        counter = self.engine.count(self.text, self.extractor, s.prune if s.model == "snm" else 1, self.annotations)
+        prune = s.prune if s.model == "snm" else 1
+        counter = self.engine.count(self.text, self.extractor, prune, self.annotations, writer)
         self.notify(f"{counter.links:,} features of events, {len(self.spec.slots)} an event at most")
         for name, dtype in (
             ("features", "<u8"), ("offsets", "<i8"), ("targets", "<u4"), ("totals", "<u4"), ("counts", "<u4"),

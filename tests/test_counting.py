@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -9,8 +15,11 @@ from snm.corpus import sample_sentences
 from snm.counting import Counter, unigram_counts
 from snm.kernels.counting import pack_count, unpack_count
 from snm.metafeatures import half_octave
+from snm.pipeline import Settings
+from snm.spill import SpillFile, aligned_bytes
+from snm.storage import ModelWriter
 from snm.training import Annotations
-from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
+from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train
 from tests.test_parity import all_counts, as_dictionary
 
 
@@ -66,19 +75,79 @@ def test_in_a_closed_vocabulary_unk_has_no_row_entry() -> None:
     assert counts.targets.tolist() == [1, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("memory", [100_000, 300_000, 1 << 30])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_links_that_go_to_disk_give_the_same_counts(memory: int, threads: int, tmp_path: Path) -> None:
+    text = random_text(1, 3000, 200, 40)
+    extractor = extractor_of("snm10-skip", text, 202)
+    whole = all_counts(text, extractor)
+    with ModelWriter(tmp_path / "m") as writer:
+        counter = Counter(text, extractor, memory, threads, spill=writer)
+        assert (len(counter.ranges) > 1) == (memory < 1 << 30)
+        parts = list(counter)
+        assert list(writer.folder.iterdir()) == [], "the file has no name"
+    for name in ("features", "totals", "targets", "counts"):
+        found = np.concatenate([getattr(part, name) for part in parts])
+        assert np.array_equal(found, getattr(whole, name)[-len(found) :])
+
+
+@pytest.mark.parametrize("when", ["at once", "with the first bytes"])
+def test_disks_whose_cache_cannot_be_bypassed(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bypassed = []
+
+    def refuse(flags: int) -> None:
+        bypassed.append(bool(flags & os.O_DIRECT))
+        if bypassed[-1] and when == "at once":
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    def write(handle: int, data: list[memoryview], at: int) -> int:
+        if when == "with the first bytes" and bypassed[-1]:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return os.pwrite(handle, data[0], at)
+
+    plain = fcntl.fcntl
+    monkeypatch.setattr(fcntl, "fcntl", lambda f, c, a=0: plain(f, c) if c == fcntl.F_GETFL else refuse(a))
+    monkeypatch.setattr("snm.spill.os.pwritev", write)
+    file, data, found = SpillFile(tmp_path), aligned_bytes(10_000), aligned_bytes(10_000)
+    data[:] = np.arange(len(data)) % 251
+    file.write(data.data, 4096)
+    file.read(found.data, 4096)
+    assert np.array_equal(found, data)
+    assert bypassed == {"at once": [True], "with the first bytes": [True, False]}[when]
+    with pytest.raises(OSError, match="ends too early"):
+        file.read(found.data, 8192)
+    file.close()
+
+
+def test_many_partitions_send_links_to_disk(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same model comes of it; where the disk is too small, tokens are walked over instead."""
+    said: list[str] = []
+    made = []
+    for name, partitions, free in (("one", 1, 1 << 40), ("many", 20, 1 << 40), ("full", 20, 1 << 20)):
+        monkeypatch.setattr("shutil.disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        settings = Settings(features="snm5-skip", partitions=partitions, threads=1, engine="cpu")
+        made.append(train(corpus_file, tmp_path / name, settings, notify=said.append))
+    files = [{k: v["sha256"] for k, v in model.manifest["files"].items()} for model in made]
+    assert files[0] == files[1] == files[2]
+    assert len([line for line in said if "of disk are needed for a while" in line]) == 1
+    assert len([line for line in said if "MB of free disk" in line]) == 1
+
+
 @pytest.mark.parametrize("partitions", [1, 5])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_events_are_annotated_with_their_counts(partitions: int, threads: int) -> None:
+@pytest.mark.parametrize("spilled", [False, True])
+def test_events_are_annotated_with_their_counts(partitions: int, threads: int, spilled: bool, tmp_path: Path) -> None:
     text = random_text(29, 400, 30, 20)
     extractor = extractor_of(f"{SMALL_SKIPS} + ngram(5..6)", text, 32)
     for sample in (text, sample_sentences(text, 700, 1)):
         made = Annotations(sample, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32))
-        counter = Counter(text, extractor, 1 << 30, threads, partitions, prune=2, annotations=made)
         totals: dict[int, int] = {}
         links: dict[tuple[int, int], float] = {}
-        for part in counter:
-            totals |= dict(zip(part.features.tolist(), part.totals.tolist(), strict=True))
-            links |= as_dictionary(part, part.counts)
+        with ModelWriter(tmp_path / "m") as writer:
+            spill = writer if spilled else None
+            for part in Counter(text, extractor, 1 << 30, threads, partitions, prune=2, annotations=made, spill=spill):
+                totals |= dict(zip(part.features.tolist(), part.totals.tolist(), strict=True))
+                links |= as_dictionary(part, part.counts)
         keys = extractor.keys(sample.tokens, 0, len(sample.tokens))[1:]
         annotated = 0
         for k, word in enumerate(sample.tokens.tolist()):

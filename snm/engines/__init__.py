@@ -42,8 +42,13 @@ class Engine(Protocol):
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> Annotated:
         """The events that the adjustment function is learned from, for `count` to fill in."""
 
-    def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> Counting:
-        """The counts of all features but the empty one; features seen less than `prune` times are left out."""
+    def count(
+        self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None, writer: ModelWriter
+    ) -> Counting:
+        """The counts of all features but the empty one; features seen less than `prune` times are left out.
+
+        `writer` has disk for what is needed on the way.
+        """
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
         """An adjustment function before it is learned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from snm.pages import PageWriter
 from snm.progress import Progress
 from snm.storage import ModelWriter
 from snm.training import MOST_BY_DEFAULT, Adjustment, AdjustmentFunction, Annotated, Annotations, TrainingSettings
+from snm.walks import LINK_BYTES
 
 if TYPE_CHECKING:
     from snm.pipeline import Settings
@@ -27,6 +29,7 @@ ON_THEIR_WAY_SHARE = 1 / 8  # of that memory at most, for counts that are made a
 EVENTS_SHARE = 0.4  # of what is left, for annotated events: on disk, at random places, they are slow
 TABLE_SHARE = 1 - EVENTS_SHARE  # for the weights that are learned from them
 LEAST_ROOM = 128 << 20  # for a partition of the counts
+MOST_WALKS = 12  # over the tokens; links that are written to disk and read again take as long
 ROWS_SHARE = 1 / 1024  # rows of M that are made at one time, to a byte of memory
 MOST_ROWS = 1 << 21
 
@@ -59,7 +62,9 @@ class CpuEngine:
         in_memory = few or Annotations.bytes_needed(events, extractor) <= room
         return Annotations(events, extractor, unigrams, _zeros if in_memory else writer.scratch)
 
-    def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> Counter:
+    def count(
+        self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None, writer: ModelWriter
+    ) -> Counter:
         s = self.settings
         assert annotations is None or isinstance(annotations, Annotations)
         give_back()
@@ -71,10 +76,22 @@ class CpuEngine:
             if not isinstance(annotations.values, np.memmap):
                 room -= annotations.values.nbytes
         room -= min(walked, int(WALKED_SHARE * s.memory))
+        room = max(room, LEAST_ROOM)
+        spill = writer if self._spills(text, extractor, room, writer) else None
         return Counter(
-            text, extractor, max(room, LEAST_ROOM), s.threads, s.partitions, self.progress, prune, annotations,
-            self.on_their_way,
-        )  # fmt: skip
+            text, extractor, room, s.threads, s.partitions, self.progress, prune, annotations, self.on_their_way, spill
+        )
+
+    def _spills(self, text: Text, extractor: Extractor, room: int, writer: ModelWriter) -> bool:
+        """Whether links go to disk. No more than half of what is free is taken: the counts need room as well."""
+        needed = text.events * (extractor.n_slots - 1) * LINK_BYTES
+        if (self.settings.partitions or needed / room) <= MOST_WALKS:
+            return False
+        if needed > shutil.disk_usage(writer.folder).free // 2:
+            self.notify(f"counting takes long: give more --memory, or {2 * needed / 1e6:,.0f} MB of free disk")
+            return False
+        self.notify(f"up to {needed / 1e6:,.0f} MB of disk are needed for a while: memory is small for this text")
+        return True
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
         give_back()

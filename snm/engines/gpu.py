@@ -70,7 +70,9 @@ class GpuEngine:
             self.notify(f"the adjustment is learned from about {wanted:,} tokens drawn by sentence")
         return EventCounts(self._blocks_of(text, extractor), unigrams, chosen)
 
-    def count(self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None) -> TensorCounter:
+    def count(
+        self, text: Text, extractor: Extractor, prune: int, annotations: Annotated | None, writer: ModelWriter
+    ) -> TensorCounter:
         assert annotations is None or isinstance(annotations, EventCounts)
         blocks = self._blocks_of(text, extractor)
         room = int(COUNTING_SHARE * self._memory()[0])

@@ -49,6 +49,22 @@ def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links
                 cursors[bucket] = place + 1
 
 
+@njit(nogil=True, cache=True)
+def place_links(piece, begin, sizes, starts, links):
+    """Put links that were read back from disk to their buckets.
+
+    piece: those from the `begin`-th on, of some that lie in the order of their buckets, sizes[b] of bucket b; they go
+    to links[starts[b]:].
+    """
+    first = 0  # of the bucket
+    for b in range(len(sizes)):
+        low, high = max(first, begin), min(first + sizes[b], begin + len(piece))
+        if low < high:
+            place = starts[b] + low - first
+            links[place : place + high - low] = piece[low - begin : high - begin]
+        first += sizes[b]
+
+
 @helper
 def end_of_row(links, i, end, target_bits):
     """Where the links of the feature of links[i] end."""
