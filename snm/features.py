@@ -127,6 +127,11 @@ class Slot:
     s: int
     a: int
 
+    @property
+    def places(self) -> set[int]:
+        """Of its words, counted back from the target."""
+        return {*range(1, self.a + 1), *range(self.a + self.s + 1, self.a + self.s + self.r + 1)}
+
 
 @dataclass(frozen=True)
 class Range:
@@ -211,6 +216,29 @@ class FeatureSpec:
         shorter = replace(kind, r=slot.r - 1) if slot.r > 1 else FeatureType(0, 0, slot.a if slot.r else slot.a - 1)
         same = (p for p in range(q) if self.types[self.slots[p].type_index] == shorter)
         return next((p for p in same if not shorter.r or self.slots[p].s == slot.s), 0)
+
+    def second_parents(self, least: np.ndarray) -> list[int]:
+        """Of every slot another one whose feature is part of its own, though not of its parent; 0 for none.
+
+        least: how often features of each type were seen at the least, to be kept. The type of a feature that is part
+        of another must not ask for more. Where the skip is tied there is none: the same feature was seen at other
+        places of events, where there may have been no room for another part of it.
+        """
+        return [self._second_parent(q, first, least) for q, first in enumerate(self.parents)]
+
+    def _second_parent(self, q: int, first: int, least: np.ndarray) -> int:
+        slot, kind = self.slots[q], self.types[self.slots[q].type_index]
+        if kind.s is None or kind.family is not None or kind.classes:
+            return 0
+        others = (
+            p
+            for p, other in enumerate(self.slots)
+            if not (self.types[other.type_index].classes or self.types[other.type_index].family)
+            and other.places < slot.places
+            and not other.places <= self.slots[first].places
+            and least[other.type_index] <= least[slot.type_index]
+        )
+        return max(others, key=lambda p: len(self.slots[p].places), default=0)
 
     @property
     def has_classes(self) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import threading
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 INTERVAL = 0.02  # seconds
+LARGE = 2 << 20  # bytes
 
 
 def own_memory() -> int:
@@ -24,6 +28,22 @@ def give_back() -> None:
     """Have the C library return what was freed: it keeps arrays of less than 32 MB for others like them."""
     with suppress(AttributeError, OSError, TypeError):  # of another library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+    """Like NumPy's; what is large comes from the system itself, in large pages where it has them, and goes back to it.
+
+    The C library takes what others have freed, in pages of any size: text was scored in 5 % more time.
+    """
+    length = math.prod(shape)
+    size = length * np.dtype(dtype).itemsize
+    if size < LARGE:
+        return np.zeros(shape, dtype)
+    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # of a kernel without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapping, dtype, length).reshape(shape)
 
 
 class Peak:

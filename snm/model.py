@@ -353,7 +353,7 @@ class SnmModel(RowModel):
             raise FormatError(f"{self.path}: the gate does not fit the features; restore or rebuild the model")
         self.gate, p = Gate.of(flat, slots), self.pages
         self._folded = self.gate.folded(int(p.unigram_code), float(p.unigram_links), float(p.unigram_sum))
-        self._scorer = Scorer(self.extractor, p, self._folded)
+        self._scorer = Scorer(self.extractor, p, self._folded, self.manifest["training"]["prune"])
         self._addressed: list[tuple[np.ndarray, ...]] = []  # handles, and what they have the addresses of
 
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:

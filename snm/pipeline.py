@@ -394,7 +394,7 @@ class _Run:
         self.writer.close()
         opened = Pages.open(self.writer.folder, self.pages, self.extractor)
         slots = self.extractor.n_slots
-        scorer = Scorer(self.extractor, opened, Gate.of(np.zeros(slots, np.float32), slots))
+        scorer = Scorer(self.extractor, opened, Gate.of(np.zeros(slots, np.float32), slots), self.settings.prune)
         made, n = calibration.Events.empty(text.events, slots), 0
         for start, stop in self.extractor.blocks(0, len(text.tokens)):
             found = scorer.find(self.extractor.keys(text.tokens, start, stop), text.tokens[start:stop])

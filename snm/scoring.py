@@ -8,7 +8,9 @@ import numpy as np
 
 from snm import parallel
 from snm.calibration import Gate
+from snm.counting import least_counts
 from snm.features import Extractor
+from snm.memory import zeros
 from snm.pages import ARRAYS, Pages
 from snm.storage import map_whole
 
@@ -20,13 +22,18 @@ MOST_BYTES = 1 << 27  # of working memory for each thread
 class Scorer:
     """Looks for the rows of events, and scores them."""
 
-    def __init__(self, extractor: Extractor, pages: Pages, gate: Gate) -> None:
-        """`gate` as `Gate.folded` makes it."""
+    def __init__(self, extractor: Extractor, pages: Pages, gate: Gate, prune: int) -> None:
+        """`gate` as `Gate.folded` makes it; `prune` as the model was trained."""
         self.extractor, self.pages, self.gate = extractor, pages, gate
-        level = np.zeros(extractor.n_slots, np.int64)
-        for q in range(1, extractor.n_slots):
-            level[q] = level[pages.parent_of_slot[q]] + 1
+        least = least_counts(extractor, prune)
+        parts = np.array([extractor.spec.parents, extractor.spec.second_parents(least)])
+        parts = np.where(parts, parts, parts[::-1])  # of those with one part, it twice
+        self._parts = np.ascontiguousarray(parts.T)
+        self._least = least[[slot.type_index for slot in extractor.spec.slots]]
         # slots are looked for in rounds: after those whose features are part of theirs
+        level = np.zeros(extractor.n_slots, np.int64)
+        for _ in level:
+            level[1:] = 1 + level[self._parts[1:]].max(axis=1)
         self._slots = np.argsort(level, kind="stable")[1:]
         self._rounds = np.searchsorted(level[self._slots], np.arange(1, level.max() + 2))
         self._longest = int(np.diff(self._rounds).max(initial=0))
@@ -90,15 +97,17 @@ class Scorer:
 
         slots, events = self.extractor.n_slots, blocks * self.extractor.block
         return Work(
+            parts=self._parts,
+            least=self._least,
             slots=self._slots,
             rounds=self._rounds,
-            keys=np.empty((blocks, slots, self.extractor.block), np.uint64),
-            state=np.empty(events * slots, np.uint8),
-            first=np.empty((len(self._rounds) - 1, events // TOGETHER + 1), np.int64),
-            whose=np.empty(events * (slots - 1) + 1, np.uint32),
-            found=np.empty(2 * events * (slots - 1), np.uint64),
-            listed=np.empty(events * self._longest + 1, np.uint64),
-            items=np.empty(2 * events * self._longest, np.uint64),
-            ends=np.empty(1 << PART_BITS, np.int64),
-            memo=np.zeros(MEMO << events.bit_length(), np.uint64),
+            keys=zeros((blocks, slots, self.extractor.block), np.uint64),
+            state=zeros((events * slots,), np.uint8),
+            first=zeros((len(self._rounds) - 1, events // TOGETHER + 1), np.int64),
+            whose=zeros((events * (slots - 1) + 1,), np.uint32),
+            found=zeros((2 * events * (slots - 1),), np.uint64),
+            listed=zeros((events * self._longest + 1,), np.uint64),
+            items=zeros((2 * events * self._longest,), np.uint64),
+            ends=zeros((1 << PART_BITS,), np.int64),
+            memo=zeros((MEMO << events.bit_length(),), np.uint64),
         )

@@ -8,7 +8,6 @@ written one after another, and a partition is read from all of them.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import tempfile
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 
 from snm import parallel
 from snm.features import Extractor
+from snm.memory import LARGE, zeros
 from snm.progress import Advance
 from snm.storage import ModelWriter
 from snm.walks import LINK_BYTES, Walk, bounds_of, ignore
@@ -72,8 +72,8 @@ class SpillFile:
 
 
 def aligned_bytes(length: int) -> np.ndarray:
-    """Bytes that a `SpillFile` can write and read, a whole number of ALIGNED."""
-    return np.frombuffer(mmap.mmap(-1, max(1, -(-length // ALIGNED)) * ALIGNED), np.uint8)
+    """At least as many bytes as a `SpillFile` can write and read; those of the system itself begin with a page."""
+    return zeros((max(LARGE, -(-length // ALIGNED) * ALIGNED),), np.uint8)
 
 
 class Spilled:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snm.counting import Counter
+from snm.counting import Counter, least_counts
 from snm.errors import SpecError
 from snm.features import PRESETS, FeatureSpec, KeyLayout, feature_family
 from snm.vocabulary import Vocabulary
@@ -239,16 +239,36 @@ def test_the_parent_of_a_feature_is_part_of_it() -> None:
         assert all(p < q or q == 0 for q, p in enumerate(FeatureSpec(name).parents))
 
 
+def test_a_second_part_tells_what_the_parent_does_not() -> None:
+    spec = FeatureSpec("ngram(0..6) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=2..3, a=0..1, tied)")
+    shapes = [(s.r, s.s, s.a) for s in spec.slots]
+    kept = np.array([1 if kind.is_ngram and kind.a < 5 else 2 for kind in spec.types])
+    seconds = {shape: shapes[p] for shape, p in zip(shapes, spec.second_parents(kept), strict=True)}
+    assert seconds[1, 1, 2] == (1, 2, 1), "without the word that the parent has beside it"
+    assert seconds[2, 1, 1] == (1, 2, 1)
+    assert seconds[2, 1, 0] == (1, 2, 0)
+    assert seconds[0, 0, 4] == (0, 0, 0), "others were left out where they were seen once"
+    assert seconds[0, 0, 5] != (0, 0, 0)
+    assert seconds[1, 2, 1] == seconds[1, 3, 1] == (0, 0, 0), "tied: it may have been seen at the farthest place"
+    alike = dict(zip(shapes, spec.second_parents(np.ones_like(kept)), strict=True))
+    assert shapes[alike[0, 0, 4]] == (1, 1, 2), "as many words as there are"
+
+
+@pytest.mark.parametrize("prune", [1, 2])
 @pytest.mark.parametrize("spec", ["snm5", "snm10-skip", SMALL_SKIPS])
-def test_what_was_seen_was_seen_in_part(spec: str) -> None:
+def test_what_was_seen_was_seen_in_part(spec: str, prune: int) -> None:
     text = random_text(31, 200, 20, 25)
     extractor = extractor_of(spec, text, 22)
-    rows = {key for part in Counter(text, extractor, 1 << 30, prune=2) for key in part.features.tolist()}
+    rows: dict[int, int] = {}
+    for counts in Counter(text, extractor, 1 << 30, prune=prune):
+        rows |= dict(zip(counts.features.tolist(), counts.totals.tolist(), strict=True))
     keys = extractor.keys(text.tokens, 0, len(text.tokens)).tolist()
-    checked = 0
-    for q, parent in enumerate(extractor.spec.parents):
-        for child, part in zip(keys[q], keys[parent], strict=True):
-            if child in rows and parent and part:
-                assert part in rows
-                checked += 1
-    assert checked > 100
+    kept = least_counts(extractor, prune)
+    for parts, least in ((extractor.spec.parents, 100), (extractor.spec.second_parents(kept), 100 * (spec != "snm5"))):
+        checked = 0
+        for q, parent in enumerate(parts):
+            for child, part in zip(keys[q], keys[parent], strict=True):
+                if child in rows and parent and part:
+                    assert rows[part] >= rows[child]
+                    checked += 1
+        assert checked >= least

@@ -5,9 +5,9 @@ one after another, neighbours in memory, instead of all over a model that is lar
 parts by the highest bits of their keys, found part by part, and given back to their events. Of snm10-skip a word takes
 two thirds of the time so.
 
-In rounds: a feature is looked for only where the shorter one that it contains has been found, for what was seen was
-seen in part. What is looked for has the same two numbers, before and after: the key, the slot and the word; then what
-the row says of itself and of the word.
+In rounds: a feature is looked for only where shorter ones that it contains have been found, for what was seen was
+seen in part; where features seen once were left out, they must have been seen more often. What is looked for has the
+same two numbers, before and after: the key, the slot and the word; then what the row says of itself and of the word.
 """
 
 from typing import NamedTuple
@@ -43,9 +43,11 @@ from snm.kernels.vectors import TOGETHER
 PART_BITS = 10  # of a key that name its part, at most
 ITEMS_TOGETHER = 256  # that are looked for in stages
 MEMO = 8  # numbers for a feature: its key, what its row says of itself, its first link, its links, its record
+KEYS_A_LINE = 8
+SLOTS_AHEAD = 4  # whose keys are asked for: a third of the time of `list_items`
 LEAST_ITEMS = 256  # of a part, on average, where there are fewer bits
 SLOT_BITS = 10  # of `Work.whose`: there are at most 1024 slots
-NEVER, GONE, HERE = 0, 1, 2  # of a slot of an event: there is no such feature, it was never seen, it was
+GONE, ONCE, HERE, NEVER = 0, 1, 2, 3  # of a feature: not found, seen once, seen more often; there is none in that slot
 _LOW, _32, _64 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(64)
 _ALL, _ONE, _TWO, _TOGETHER = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint64(2), np.uint64(TOGETHER)
 _MEMO, _FIRST, _NUMBER, _RECORD = np.uint64(MEMO), np.uint64(3), np.uint64(4), np.uint64(5)
@@ -55,6 +57,8 @@ _SLOT_BITS, _SLOT = np.uint64(SLOT_BITS), np.uint64((1 << SLOT_BITS) - 1)
 class Work(NamedTuple):
     """Working memory for a number of events, and the rounds. Pairs of numbers lie one after another."""
 
+    parts: np.ndarray  # (slots, 2) int64: the slots of two features, or twice one, that a slot's feature contains
+    least: np.ndarray  # (slots,) int64: how often its feature was seen, at the least, to be kept
     slots: np.ndarray  # (slots - 1,) int64: round by round
     rounds: np.ndarray  # (rounds + 1,) int64: where in `slots` each begins
     keys: np.ndarray  # (blocks, slots, events of a block) uint64
@@ -92,32 +96,50 @@ def find_weight(items, i, wanted, at, pages):
 
 
 @helper
-def mark_wanted(keys, parent, ungated, state):
-    """state[k]: NEVER, GONE or, for now, HERE, by the state of the feature that it contains."""
+def mark_wanted(keys, part, other, least, state):
+    """state[k]: NEVER, GONE or, for now, HERE, by the states of the features that it contains."""
     for k in range(len(keys)):
-        here = keys[k] != ABSENT
-        state[k] = np.uint8(here) + np.uint8(here & (ungated | (parent[k] != GONE)))
+        wanted = HERE if min(part[k], other[k]) >= least else GONE
+        state[k] = wanted if keys[k] != ABSENT else NEVER
 
 
 @helper
-def list_items(events, round, at, parents, shift, ends, work):
+def place_of_keys(event, q, shape):
+    """Where the keys of slot q lie from this event on, TOGETHER of them."""
+    _, slots, in_block = shape
+    return (event // in_block * slots + q) * in_block + event % in_block
+
+
+@helper
+def ask_for_keys(keys, place):
+    for k in range(0, TOGETHER, KEYS_A_LINE):
+        prefetch(keys, place + k)
+
+
+@helper
+def list_items(events, round, at, shift, ends, work):
     """The features of one round, TOGETHER events at a time, to work.whose[at:] and work.listed; returns how many.
 
     ends[part] is where a part's items begin then. Without branches, here and below: they could not be foretold.
     """
     whose, listed, first = work.whose[at:], work.listed, work.first[round]
-    _, slots, in_block = work.keys.shape
-    keys, ungated = work.keys.reshape(work.keys.size), round == 0
+    keys, slots = work.keys.reshape(work.keys.size), work.keys.shape[1]
+    of_round = work.slots[work.rounds[round] : work.rounds[round + 1]]
     for p in range(len(ends)):
         ends[p] = 0
     n = np.uint64(0)
     for start in range(0, events, TOGETHER):
         few = min(TOGETHER, events - start)
         first[start // TOGETHER] = at + np.int64(n)
-        for q in work.slots[work.rounds[round] : work.rounds[round + 1]]:
-            place = (start // in_block * slots + q) * in_block + start % in_block
-            of_slot, own = keys[place : place + few], start * slots + q * TOGETHER
-            mark_wanted(of_slot, work.state[start * slots + parents[q] * TOGETHER :], ungated, work.state[own:])
+        for r in range(len(of_round)):
+            q, place = of_round[r], place_of_keys(start, of_round[r], work.keys.shape)
+            ahead = r + SLOTS_AHEAD
+            tile_ahead = start + ahead // len(of_round) * TOGETHER
+            ask_for_keys(keys, place_of_keys(tile_ahead, of_round[ahead % len(of_round)], work.keys.shape))
+            of_slot, tile, own = keys[place : place + few], work.state[start * slots :], start * slots + q * TOGETHER
+            least = np.uint8(min(work.least[q], HERE) if round else GONE)
+            part, other = tile[work.parts[q, 0] * TOGETHER :], tile[work.parts[q, 1] * TOGETHER :]
+            mark_wanted(of_slot, part, other, least, work.state[own:])
             slot = (np.uint64(start) << _SLOT_BITS) | np.uint64(q)
             here = np.uint64(equal_numbers(work.state, own, np.uint32(HERE), TOGETHER, 1))
             here &= _ALL >> np.uint64(TOGETHER - few)
@@ -161,7 +183,8 @@ def give_items(n, at, shift, ends, work):
         prefetch(items, i + _32)
         found[_TWO * j], found[_TWO * j + _ONE] = items[i], items[i + _ONE]
         tile = event // _TOGETHER * _TOGETHER
-        state[tile * slots + slot * _TOGETHER + event - tile] = HERE if items[i] else GONE
+        here, often = items[i] != 0, items[i + _ONE] > _LOW  # with a code above that of one
+        state[tile * slots + slot * _TOGETHER + event - tile] = np.uint8(here) + np.uint8(here & often)
 
 
 @helper
@@ -291,7 +314,7 @@ def look_up(words, pages, work):
         while bits < PART_BITS and events * (work.rounds[round + 1] - work.rounds[round]) >> bits > LEAST_ITEMS:
             bits += 1
         ends, shift = work.ends[: 1 << bits], _64 - np.uint64(bits)
-        n = list_items(events, round, at, pages.parent_of_slot, shift, ends, work)
+        n = list_items(events, round, at, shift, ends, work)
         spread_items(words, n, at, shift, ends, work)
         for i in range(0, n, ITEMS_TOGETHER):
             items = work.items[2 * i : 2 * min(i + ITEMS_TOGETHER, n)]
