@@ -29,8 +29,7 @@ SCRIPTS = {
     "beam": "One more word after a state, from Python. The reference is `kenlm.Model.BaseScore`.",
     "opening": "Opening a model, and the help. The reference is what was asked for.",
     "growth": "How cost grows with the text, inside a `--memory` that binds from 10 million tokens on. GB are of the "
-    "process itself at its peak; `mapped GB` has the files that it maps too. Up to 30 million tokens a text is "
-    "counted, and its matrix built, twice: the slice that was set aside is counted in the end.",
+    "process itself at its peak; `mapped GB` has the files that it maps too. Held-out text is given.",
     "gpu": "The GPU engine, in absolute times.",
 }
 HEAD = """# Benchmarks
