@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,7 @@ class CpuEngine:
         return True
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
+        gc.collect()  # where Numba compiled a kernel, cycles of what it left hold the arrays that links were sorted in
         give_back()
         return Adjustment(extractor, training, slots, self.settings.threads)
 
