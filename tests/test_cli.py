@@ -245,6 +245,19 @@ def test_an_interrupted_training_leaves_nothing(tmp_path: Path, signal_: signal.
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_signal_that_somebody_catches_is_sent_again_and_clearing_up_is_not_interrupted() -> None:
+    code = (
+        "import os, signal, sys, time; from snm.terminal import Interrupts\n"
+        "with Interrupts():\n"
+        "    try: os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
+        "    except BaseException: pass\n"
+        "    try: time.sleep(60)\n"
+        "    finally: time.sleep(1); print('cleared away')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50)
+    assert (found.returncode, found.stdout, found.stderr) == (143, "cleared away\n", "")
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], [], *([c, "--help"] for c in main.commands)])
 def test_help_needs_no_numba(arguments: list[str]) -> None:
     """Every command explains itself, fast: neither NumPy nor Numba is imported for it."""
