@@ -25,10 +25,10 @@ from snm import parallel
 from snm.corpus import Text, count_words
 from snm.errors import SettingsError
 from snm.features import Extractor
-from snm.progress import Progress, silent
+from snm.progress import Progress, ignore, silent
 from snm.spill import Spilled
 from snm.vocabulary import UNKNOWN
-from snm.walks import LINK_BYTES, NOWHERE, Walk, bounds_of, ignore
+from snm.walks import LINK_BYTES, NOWHERE, Walk, bounds_of
 
 if TYPE_CHECKING:
     from snm.storage import ModelWriter

@@ -128,9 +128,9 @@ class Slot:
     a: int
 
     @property
-    def places(self) -> set[int]:
-        """Of its words, counted back from the target."""
-        return {*range(1, self.a + 1), *range(self.a + self.s + 1, self.a + self.s + self.r + 1)}
+    def places(self) -> int:
+        """Of its words: bit i stands for the i-th before the target."""
+        return ((1 << self.a) - 1) << 1 | ((1 << self.r) - 1) << (self.a + self.s + 1)
 
 
 @dataclass(frozen=True)
@@ -224,21 +224,16 @@ class FeatureSpec:
         of another must not ask for more. Where the skip is tied there is none: the same feature was seen at other
         places of events, where there may have been no room for another part of it.
         """
-        return [self._second_parent(q, first, least) for q, first in enumerate(self.parents)]
-
-    def _second_parent(self, q: int, first: int, least: np.ndarray) -> int:
-        slot, kind = self.slots[q], self.types[self.slots[q].type_index]
-        if kind.s is None or kind.family is not None or kind.classes:
-            return 0
-        others = (
-            p
-            for p, other in enumerate(self.slots)
-            if not (self.types[other.type_index].classes or self.types[other.type_index].family)
-            and other.places < slot.places
-            and not other.places <= self.slots[first].places
-            and least[other.type_index] <= least[slot.type_index]
-        )
-        return max(others, key=lambda p: len(self.slots[p].places), default=0)
+        made, kinds = [], [self.types[slot.type_index] for slot in self.slots]
+        places = [0 if k.family or k.classes else slot.places for slot, k in zip(self.slots, kinds, strict=True)]
+        for q, first in enumerate(self.parents):
+            whole, most = 0 if kinds[q].s is None else places[q], least[self.slots[q].type_index]
+            parts = (
+                p for p, part in enumerate(places) if part & ~places[first] and not part & ~whole and part != whole
+            )
+            allowed = (p for p in parts if least[self.slots[p].type_index] <= most)
+            made.append(max(allowed, key=lambda p: places[p].bit_count(), default=0))
+        return made
 
     @property
     def has_classes(self) -> bool:

@@ -31,10 +31,7 @@ def give_back() -> None:
 
 
 def zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
-    """Like NumPy's; what is large comes from the system itself, in large pages where it has them, and goes back to it.
-
-    The C library takes what others have freed, in pages of any size: text was scored in 5 % more time.
-    """
+    """Like NumPy's; what is large comes from the system itself, in large pages where it has them."""
     length = math.prod(shape)
     size = length * np.dtype(dtype).itemsize
     if size < LARGE:

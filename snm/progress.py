@@ -10,7 +10,11 @@ Progress = Callable[[str, int], AbstractContextManager[Advance]]
 """`with progress(label, total) as advance: … advance(n)`; total 0 where it is not known."""
 
 
+def ignore(n: int) -> None:
+    """An `Advance` that nobody listens to."""
+
+
 @contextmanager
 def silent(label: str, total: int) -> Iterator[Advance]:
     """No progress shown: the default of the library, which never prints."""
-    yield lambda n: None
+    yield ignore

@@ -20,9 +20,9 @@ import numpy as np
 from snm import parallel
 from snm.features import Extractor
 from snm.memory import LARGE, zeros
-from snm.progress import Advance
+from snm.progress import Advance, ignore
 from snm.storage import ModelWriter
-from snm.walks import LINK_BYTES, Walk, bounds_of, ignore
+from snm.walks import LINK_BYTES, Walk, bounds_of
 
 ALIGNED = 4096  # bytes: where reads and writes that bypass the system's cache may begin and end
 WRITTEN_AT_ONCE = 256 << 20

@@ -6,14 +6,10 @@ import numpy as np
 
 from snm import parallel
 from snm.features import Extractor
-from snm.progress import Advance
+from snm.progress import Advance, ignore
 
 LINK_BYTES = 8
 NOWHERE = np.empty(0, np.uint32)
-
-
-def ignore(tokens: int) -> None:
-    """Of `Advance`: nobody wants to know."""
 
 
 def bounds_of(totals: np.ndarray, first: int, last: int) -> np.ndarray:
