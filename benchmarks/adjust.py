@@ -17,11 +17,16 @@ from common import Bench, best_of, compared
 from numba import njit
 
 from snm import parallel
-from snm.corpus import read_corpus, sample_sentences
-from snm.counting import Counter, unigram_counts
-from snm.features import Extractor, FeatureSpec, KeyLayout
-from snm.metafeatures import half_octave
-from snm.training import Adjustment, Annotations, TrainingSettings
+from snm.adjustment.events import AnnotatedEvents
+from snm.adjustment.function import Adjustment
+from snm.adjustment.settings import TrainingSettings
+from snm.counts.counting import Counter, unigram_counts
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
+from snm.layouts.keys import KeyLayout
+from snm.layouts.weights import half_octave
+from snm.text.encoding import read_corpus
+from snm.text.sampling import sample_sentences
 
 EVENTS = 8_000_000
 ROUNDS = 12
@@ -40,7 +45,7 @@ def random_work(table: np.ndarray, threads: int, additions: int) -> Callable[[],
     return lambda: parallel.run(lambda k: add_at(table, places[k]), range(threads), threads)
 
 
-def look_ups(annotations: Annotations, adjustment: Adjustment) -> int:
+def look_ups(annotations: AnnotatedEvents, adjustment: Adjustment) -> int:
     """How many weights one pass reads."""
     total, link = annotations.values >> np.uint32(16), annotations.values & np.uint32(0xFFFF)
     taken = total > 1
@@ -59,18 +64,18 @@ def main() -> None:
     rows = []
     for preset in bench.asked.presets:
         spec = FeatureSpec(preset)
-        sample = sample_sentences(text, EVENTS * 5 // len(spec.slots), 1)
-        layout = KeyLayout.for_work(len(vocabulary), len(spec.types), sample.events * len(spec.slots))
+        sample = sample_sentences(text, EVENTS * 5 // len(spec.templates), 1)
+        layout = KeyLayout.for_work(len(vocabulary), len(spec.types), sample.events * len(spec.templates))
         extractor = Extractor(spec, layout, vocabulary)
         unigrams = unigram_counts(sample, extractor)
-        annotations = Annotations(sample, extractor, unigrams, lambda shape: np.zeros(shape, np.uint32))
+        annotations = AnnotatedEvents(sample, extractor, unigrams, lambda shape: np.zeros(shape, np.uint32))
         links = sum(len(p.targets) for p in Counter(sample, extractor, 4 << 30, threads, annotations=annotations))
         with open(bench.model(preset) / "manifest.json", encoding="utf-8") as manifest:
             slots = json.load(manifest)["training"]["slots"]
         adjustment = Adjustment(extractor, settings, slots, threads)
         adjustment.start = -1.5
 
-        def train(a: Adjustment = adjustment, b: Annotations = annotations) -> None:
+        def train(a: Adjustment = adjustment, b: AnnotatedEvents = annotations) -> None:
             b.train(a, settings, threads, lambda n: None)
 
         train()  # compiles, and touches the table

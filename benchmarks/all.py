@@ -15,7 +15,7 @@ from typing import Any
 
 from common import ROOT, markdown_table
 
-from snm.engines import has_gpu
+from snm.devices import has_gpu
 
 SCRIPTS = {
     "train": "Training, from text to a finished model. The reference is `lmplz -o 5`, which stops at an ARPA file.",

@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from snm.reproduce import markdown_table
+from snm.reproduction.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 

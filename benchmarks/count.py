@@ -8,10 +8,12 @@ import time
 
 from common import Bench, compared
 
-from snm.corpus import read_corpus
-from snm.counting import Counter
-from snm.features import Extractor, FeatureSpec, KeyLayout
+from snm.counts.counting import Counter
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
+from snm.layouts.keys import KeyLayout
 from snm.parallel import default_threads
+from snm.text.encoding import read_corpus
 
 MEMORY = 8 << 30
 ASKED = {"snm10-skip": "<= 1.5"}
@@ -25,7 +27,7 @@ def main() -> None:
     rows = []
     for preset in bench.asked.presets:
         spec = FeatureSpec(preset)
-        layout = KeyLayout.for_work(len(vocabulary), len(spec.types), text.events * len(spec.slots))
+        layout = KeyLayout.for_work(len(vocabulary), len(spec.types), text.events * len(spec.templates))
         extractor = Extractor(spec, layout, vocabulary)
         begun = time.perf_counter()
         counter = Counter(text, extractor, MEMORY - text.tokens.nbytes, threads, prune=2)

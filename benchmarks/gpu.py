@@ -16,18 +16,21 @@ from typing import Any
 import torch
 from common import ROOT, Bench, timed
 
-from snm.corpus import Text, read_corpus
-from snm.counting import unigram_counts
-from snm.engines import find_gpu
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
+from snm.counts.counting import unigram_counts
+from snm.devices import find_gpu
 from snm.engines.gpu import COUNTING_SHARE
-from snm.features import Extractor, FeatureSpec, KeyLayout
-from snm.metafeatures import MetafeatureSet
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
+from snm.layouts.keys import KeyLayout
 from snm.parallel import default_threads
-from snm.tensors.counting import TensorCounter
-from snm.tensors.extraction import TokenBlocks
-from snm.tensors.training import EventCounts, TensorAdjustment
-from snm.training import TrainingSettings
-from snm.vocabulary import Vocabulary
+from snm.tensors.adjustment import TensorAdjustment
+from snm.tensors.counts import TensorCounter
+from snm.tensors.events import TensorEvents
+from snm.tensors.features import TokenBlocks
+from snm.text.encoding import Text, read_corpus
+from snm.text.vocabulary import Vocabulary
 
 TABLE, LOOK_UPS = 1 << 28, 1 << 28
 
@@ -50,7 +53,7 @@ def card_rates(device: torch.device) -> tuple[float, float]:
     return LOOK_UPS / read, LOOK_UPS / add
 
 
-def look_ups(events: EventCounts, adjustment: TensorAdjustment) -> int:
+def look_ups(events: TensorEvents, adjustment: TensorAdjustment) -> int:
     """How many weights one pass reads."""
     total, conjunctions = 0, adjustment.conjunctions
     with_link = sum(c.group > 0 for c in conjunctions)
@@ -101,16 +104,16 @@ def measure_steps(
 ) -> None:
     """Counting, and a pass of training."""
     spec = FeatureSpec(preset)
-    layout = KeyLayout.for_work(len(vocabulary), len(spec.types), text.events * len(spec.slots))
+    layout = KeyLayout.for_work(len(vocabulary), len(spec.types), text.events * len(spec.templates))
     extractor = Extractor(spec, layout, vocabulary)
     blocks = TokenBlocks(text.tokens, extractor, device)
-    events = EventCounts(blocks, unigram_counts(text, extractor), None)
+    events = TensorEvents(blocks, unigram_counts(text, extractor), None)
     free, _ = torch.cuda.mem_get_info(device)
 
-    def counter_of(events: EventCounts | None) -> TensorCounter:
+    def counter_of(events: TensorEvents | None) -> TensorCounter:
         return TensorCounter(blocks, int(COUNTING_SHARE * free), prune=2, events=events)
 
-    def count(events: EventCounts | None) -> None:
+    def count(events: TensorEvents | None) -> None:
         counter = counter_of(events)
         for first, last in counter.ranges:
             counter.count(first, last, "")

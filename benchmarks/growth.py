@@ -56,7 +56,7 @@ held_out = encode_files(sys.argv[2], model.vocabulary)
 model.score("a word")  # compiles
 begun = time.perf_counter()
 with Peak() as peak:
-    perplexity(model, held_out)
+    model.perplexity(held_out)
 print(json.dumps({"scoring us a word": (time.perf_counter() - begun) / held_out.events * 1e6,
                   "scoring GB": peak.bytes / 1e9}))
 """

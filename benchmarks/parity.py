@@ -18,12 +18,13 @@ from typing import IO, Any
 
 from common import report
 
-from snm.arpa import write_arpa
-from snm.baselines.backoff import BackoffModel
-from snm.corpus import read_lines
-from snm.model import load
-from snm.pipeline import Settings, train
-from snm.vocabulary import split_words
+from snm.baselines.backoff.arpa import write_arpa
+from snm.baselines.backoff.model import BackoffModel
+from snm.loading import load
+from snm.pipeline import train
+from snm.settings import Settings
+from snm.text.files import read_lines
+from snm.text.vocabulary import split_words
 
 RARE = "UNKW"
 

@@ -5,7 +5,7 @@ python benchmarks/read.py CORPUS [--work DIR] [--json FILE]
 
 from common import Bench, best_of, compared
 
-from snm.corpus import encode_files, read_corpus
+from snm.text.encoding import encode_files, read_corpus
 
 
 def main() -> None:

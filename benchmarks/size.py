@@ -8,8 +8,7 @@ import re
 from common import Bench, compared
 
 import snm
-from snm.corpus import encode_files
-from snm.evaluation import perplexity
+from snm.text.encoding import encode_files
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
     bench.train("snm5", "--weight-bits", "16", name="snm5-16")
     exact = snm.load(bench.work / "snm5-16.model")
     text = encode_files(bench.text("test"), model.vocabulary)
-    found, unquantised = perplexity(model, text, 2).ppl, perplexity(exact, text, 2).ppl
+    found, unquantised = model.perplexity(text, 2).ppl, exact.perplexity(text, 2).ppl
     rows.append(
         compared("perplexity, 8 bits beside 16", found, unquantised, "<= 1.002", "perplexity", found / unquantised)
     )

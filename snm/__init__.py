@@ -9,36 +9,39 @@
 Names are imported when they are first used, so that `import snm` costs nothing.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from snm.version import __version__
 
 if TYPE_CHECKING:
+    from snm.adjustment.metafeatures import MetafeatureSet as MetafeatureSet
+    from snm.adjustment.settings import TrainingSettings as TrainingSettings
     from snm.errors import SnmError as SnmError
-    from snm.evaluation import PerplexityReport as PerplexityReport
-    from snm.features import FeatureSpec as FeatureSpec
-    from snm.features import feature_family as feature_family
-    from snm.metafeatures import MetafeatureSet as MetafeatureSet
+    from snm.features.families import feature_family as feature_family
+    from snm.features.specification import FeatureSpec as FeatureSpec
+    from snm.loading import load as load
     from snm.mixing import mix as mix
     from snm.model import LanguageModel as LanguageModel
-    from snm.model import SnmModel as SnmModel
-    from snm.model import load as load
-    from snm.pipeline import Settings as Settings
+    from snm.model import PerplexityReport as PerplexityReport
     from snm.pipeline import train as train
-    from snm.training import TrainingSettings as TrainingSettings
+    from snm.scoring.model import SnmModel as SnmModel
+    from snm.settings import Settings as Settings
+    from snm.settings import paper_settings as paper_settings
 
 _HOME = {
-    "FeatureSpec": "features",
+    "FeatureSpec": "features.specification",
     "LanguageModel": "model",
-    "MetafeatureSet": "metafeatures",
-    "PerplexityReport": "evaluation",
-    "Settings": "pipeline",
+    "MetafeatureSet": "adjustment.metafeatures",
+    "PerplexityReport": "model",
+    "Settings": "settings",
     "SnmError": "errors",
-    "SnmModel": "model",
-    "TrainingSettings": "training",
-    "feature_family": "features",
-    "load": "model",
+    "SnmModel": "scoring.model",
+    "TrainingSettings": "adjustment.settings",
+    "feature_family": "features.families",
+    "load": "loading",
     "mix": "mixing",
+    "paper_settings": "settings",
     "train": "pipeline",
 }
 __all__ = [*_HOME, "__version__"]
@@ -51,6 +54,4 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'snm' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(f"snm.{_HOME[name]}"), name)

@@ -65,9 +65,10 @@ def write_corpus(folder: Path) -> tuple[Path, Path]:
 
 def run(output: str | None, threads: int, progress: Progress, echo: Callable[[str], object]) -> None:
     """Train two models on the built-in corpus and print what they do."""
-    from snm.corpus import encode_files
-    from snm.evaluation import check_sums, perplexity
-    from snm.pipeline import Settings, train
+    from snm.evaluation import check_sums
+    from snm.pipeline import train
+    from snm.settings import Settings
+    from snm.text.encoding import encode_files
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(output or scratch)
@@ -78,7 +79,7 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
             settings = Settings(threads=threads, **how)  # type: ignore[arg-type]
             model = train([train_text], folder / name, settings, progress=progress)
             test = encode_files([test_text], model.vocabulary)
-            report = perplexity(model, test, threads)
+            report = model.perplexity(test, threads)
             text = model.manifest["text"]
             if name == "Kneser-Ney":
                 echo(f"  training text     {text['tokens']:,} tokens, {len(model.vocabulary):,} words")

@@ -11,50 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from snm import storage
-from snm.corpus import Sources, Text, encode_files
 from snm.errors import FormatError, InputError
-from snm.model import LanguageModel, load
-from snm.vocabulary import BEGIN, END, UNKNOWN
+from snm.layouts.tokens import BEGIN, END, UNKNOWN
+from snm.loading import load
+from snm.model import LanguageModel
+from snm.text.encoding import Text, encode_files
+from snm.text.files import Sources
 
 SUM_TOLERANCE = 1e-5
 SPEED_SECONDS = 1.0  # that a measurement of speed lasts, where there is text enough
-
-
-@dataclass(frozen=True)
-class PerplexityReport:
-    """Perplexity of a text. Targets are all words and every `</S>`.
-
-    In an open vocabulary `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed one they are
-    not predicted and not counted. `ppl_no_oov` leaves them out in both.
-    """
-
-    sentences: int
-    tokens: int
-    oov: int
-    oov_rate: float
-    logprob10: float
-    ppl: float
-    ppl_no_oov: float
-    seconds: float
-
-
-def perplexity(model: LanguageModel, text: Text, threads: int = 1) -> PerplexityReport:
-    """Score a text."""
-    if not text.events:
-        raise InputError("no words to score; expected one sentence a line")
-    begun = time.perf_counter()
-    p = model.probabilities(text.tokens, threads)
-    seconds = time.perf_counter() - begun
-    target = text.tokens != BEGIN
-    known = text.tokens[target] != UNKNOWN
-    with np.errstate(divide="ignore"):
-        logs = np.log(p[target])
-    scored = logs[known] if model.vocabulary.closed else logs
-    oov = len(known) - int(known.sum())
-    return PerplexityReport(
-        text.sentences, text.events, oov, oov / text.events, float(scored.sum()) / math.log(10),
-        float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds,
-    )  # fmt: skip
 
 
 def speed(path: str | Path, sources: Sources) -> float:

@@ -15,7 +15,7 @@ INTERVAL = 0.02  # seconds
 LARGE = 2 << 20  # bytes
 
 
-def own_memory() -> int:
+def resident_bytes() -> int:
     """Bytes; 0 where the system does not say so as Linux does."""
     try:
         _, resident, mapped, *_ = Path("/proc/self/statm").read_text().split()
@@ -24,7 +24,7 @@ def own_memory() -> int:
     return (int(resident) - int(mapped)) * mmap.PAGESIZE
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Have the C library return what was freed: it keeps arrays of less than 32 MB for others like them."""
     with suppress(AttributeError, OSError, TypeError):  # of another library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
@@ -55,7 +55,7 @@ class Peak:
         over = False
         while not over:
             over = self._over.wait(INTERVAL)
-            self.bytes = max(self.bytes, own_memory())
+            self.bytes = max(self.bytes, resident_bytes())
 
     def __enter__(self) -> Peak:
         self._thread.start()

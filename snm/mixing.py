@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,63 +13,18 @@ from typing import Any
 import numpy as np
 
 from snm import storage
-from snm.corpus import Sources, encode_files, names, open_text
+from snm.baselines.backoff.arpa import read_arpa
 from snm.errors import InputError, SettingsError
-from snm.model import LanguageModel, load
-from snm.vocabulary import BEGIN, UNKNOWN, Vocabulary
+from snm.layouts.tokens import BEGIN, UNKNOWN
+from snm.loading import load
+from snm.manifest import describe_kind, size_of
+from snm.model import LanguageModel
+from snm.scoring.mixture import MixtureModel, ids_in
+from snm.text.encoding import encode_files
+from snm.text.files import Sources, names, open_text
 
 CONVERGED = 1e-7  # largest change of a weight in the last step
-MOST_STEPS = 10_000
-
-
-class MixtureModel(LanguageModel):
-    """P(w | h) = the weighted sum of the members' P(w | h)."""
-
-    kind = "mixture"
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.manifest = storage.read_manifest(self.path)
-        self.weights = np.array(self.manifest["weights"], np.float64)
-        self.members = [load(self.path / folder) for folder in self.manifest["members"]]
-        self.vocabulary = self.members[0].vocabulary
-        self._ids = [ids_in(member.vocabulary, self.vocabulary) for member in self.members]
-
-    def __repr__(self) -> str:
-        return f"<MixtureModel {self.path}: {', '.join(f'{w:.3f}' for w in self.weights)} of {self.members}>"
-
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
-        total = np.zeros(len(tokens), np.float64)
-        for weight, member, ids in zip(self.weights, self.members, self._ids, strict=True):
-            total += weight * member.probabilities(ids[tokens], threads)
-        return total
-
-    def distribution(self, context: np.ndarray) -> np.ndarray:
-        total = np.zeros(len(self.vocabulary), np.float64)
-        for weight, member, ids in zip(self.weights, self.members, self._ids, strict=True):
-            total += weight * member.distribution(ids[context])[ids]
-        return total
-
-    def faults(self) -> Iterator[tuple[bool, str]]:
-        yield abs(float(self.weights.sum()) - 1) > 1e-6, "the weights do not sum to one"
-        for member in self.members:
-            yield from member.faults()
-
-
-def ids_in(vocabulary: Vocabulary, of: Vocabulary) -> np.ndarray:
-    """The ids in one vocabulary of the words of another, which has the same words in any order."""
-    if vocabulary == of:
-        return np.arange(len(of), dtype=np.uint32)
-    kinds = [(v.closed, v.document, set(v.words)) for v in (vocabulary, of)]
-    if kinds[0] != kinds[1]:
-        missing = sorted(set(of.words) ^ set(vocabulary.words))
-        what = "one is closed" if vocabulary.closed != of.closed else "one reads documents, the other sentences"
-        if missing:
-            what = f"{len(missing):,} words are in one only, such as {missing[0]!r}"
-        raise SettingsError(
-            f"models of different vocabularies cannot be mixed: {what}; train them with the same --vocab"
-        )
-    return vocabulary.ids_of(of.words)
+MAX_STEPS = 10_000
 
 
 def find_weights(probabilities: np.ndarray) -> np.ndarray:
@@ -79,7 +34,7 @@ def find_weights(probabilities: np.ndarray) -> np.ndarray:
     a weight of zero, and is stopped before: members without which the text is no less likely are then left out.
     """
     weights = np.full(len(probabilities), 1 / len(probabilities))
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         parts = weights[:, None] * probabilities
         before, weights = weights, (parts / parts.sum(axis=0)).mean(axis=1)
         if np.abs(weights - before).max() < CONVERGED:
@@ -106,7 +61,7 @@ class Mixed:
 
 
 def mix(
-    paths: Sequence[str | Path], dev: Sources, output: str | Path, overwrite: bool = False, threads: int = 1,
+    paths: Sequence[str | Path], dev: Sources, output: str | Path, force: bool = False, threads: int = 1,
     notify: Callable[[str], None] = lambda message: None,
 ) -> MixtureModel:  # fmt: skip
     """Mix models, or ARPA files, with the weights that are best on held-out text, and write the mixture to `output`.
@@ -114,13 +69,15 @@ def mix(
     The mixture holds its members: links to their files where the disk allows it, copies elsewhere.
     """
     _check_members(paths)
-    with storage.ModelWriter(output, overwrite) as writer:
+    with storage.ModelWriter(output, force) as writer:
         folders = [f"member{i}" for i in range(len(paths))]
         models = [_take_in(Path(path), writer.folder / folder) for path, folder in zip(paths, folders, strict=True)]
         found = _mix(_probabilities(models, [], dev, threads), None)
         _report(paths, found, notify)
         writer.finish(_manifest(models, folders, found), threads)
-    return MixtureModel(output)
+    mixture = load(output)
+    assert isinstance(mixture, MixtureModel)
+    return mixture
 
 
 def weigh(
@@ -236,20 +193,18 @@ def read_probabilities(path: Path, events: int) -> np.ndarray:
 
 def _manifest(models: list[LanguageModel], folders: list[str], found: Mixed) -> dict[str, Any]:
     return {
-        **storage.describe_kind(MixtureModel.kind, models[0].vocabulary),
+        **describe_kind(MixtureModel.kind, models[0].vocabulary),
         "members": folders,
         "weights": found.weights.tolist(),
         "dev_perplexity": found.dev_perplexity,
         "dev_perplexities": found.dev_perplexities,
-        "links": sum(storage.size_of(model.manifest)[0] for model in models),
+        "links": sum(size_of(model.manifest)[0] for model in models),
     }
 
 
 def _take_in(source: Path, target: Path) -> LanguageModel:
     """A model's folder linked, or an ARPA file imported, into the folder `target`."""
     if source.is_file():
-        from snm.arpa import read_arpa
-
         return read_arpa(source, target)
     load(source)  # before anything of it is linked
 

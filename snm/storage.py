@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -25,15 +24,11 @@ import numpy as np
 
 from snm import parallel
 from snm.errors import FormatError, SettingsError
-from snm.features import Extractor
-from snm.vocabulary import Vocabulary
 
 FORMAT = "snm-model"
 VERSION = 3
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
-
-
 MADV_POPULATE_READ = 22  # of Linux; Python has no name for it
 WRITTEN = 4 << 20  # bytes, at a time
 WRITTEN_TOGETHER = 32 << 20
@@ -73,17 +68,17 @@ class ArrayWriter:
 class ModelWriter:
     """Writes a model folder; nothing is left at `path` unless the whole of it was written."""
 
-    def __init__(self, path: str | Path, overwrite: bool = False) -> None:
-        self.path, self.overwrite = Path(os.path.realpath(path)), overwrite
+    def __init__(self, path: str | Path, force: bool = False) -> None:
+        self.path, self.force = Path(os.path.realpath(path)), force
         if not str(path):
             raise SettingsError("the name of the output is empty; name a folder that does not exist yet")
         if self.path.is_dir() and not any(self.path.iterdir()):
-            self.overwrite = True  # an empty folder
+            self.force = True  # an empty folder
         elif self.path.exists() and not (self.path / MANIFEST).is_file():
             raise SettingsError(f"{path} exists and is not a model; it is left alone, choose another name")
-        elif self.path.exists() and not overwrite:
+        elif self.path.exists() and not force:
             raise SettingsError(
-                f"{path} exists already; choose another name, or overwrite it (--force, in Python overwrite=True)"
+                f"{path} exists already; choose another name, or force it (--force, in Python force=True)"
             )
         self.folder = self._hidden_name()
         self._arrays: dict[str, ArrayWriter] = {}
@@ -159,7 +154,7 @@ class ModelWriter:
     def _rename(self) -> None:
         _sync(self.folder)
         old = None
-        if self.overwrite and self.path.exists():
+        if self.force and self.path.exists():
             old = self._hidden_name()
             os.rename(self.path, old)
         try:
@@ -242,39 +237,6 @@ def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
     while isinstance(owner, np.ndarray):
         owner = owner.base
     return owner if isinstance(owner, mmap.mmap) else None
-
-
-def describe_kind(kind: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """What the manifest of every model begins with."""
-    from snm import __version__
-
-    words = {"words": len(vocabulary), "closed": vocabulary.closed, "document": vocabulary.document}
-    return {"kind": kind, "written_by": f"snm {__version__}", "vocabulary": words}
-
-
-def size_of(manifest: dict[str, Any]) -> tuple[int, str]:
-    """How large a model is, in what its kind is counted in: links, or the parameters of a network."""
-    what = "links" if "links" in manifest else "parameters"
-    return manifest[what], what
-
-
-def describe(
-    extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
-) -> dict[str, Any]:
-    """The manifest of a model of rows; `how` says how it was made."""
-    layout, spec, vocabulary = extractor.layout, extractor.spec, extractor.vocabulary
-    return {
-        **describe_kind(kind, vocabulary),
-        "features": spec.text,
-        "layout": asdict(layout),
-        "hash_bits": layout.hash_bits,
-        "families": extractor.family_digests(),
-        "rows": int(rows_by_type.sum()),
-        "links": links,
-        "rows_by_type": {str(t): int(n) for t, n in zip(spec.types, rows_by_type, strict=True)},
-        "expected_collisions": layout.expected_collisions(rows_by_type),
-        **how,
-    }
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from snm import pipeline
-from snm.corpus import Text
-from snm.features import Extractor, FeatureSpec, KeyLayout
-from snm.model import RowModel
-from snm.vocabulary import BEGIN, END, Vocabulary
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
+from snm.layouts.keys import KeyLayout
+from snm.layouts.tokens import BEGIN, END
+from snm.scoring.model import RowModel
+from snm.text.encoding import Text
+from snm.text.vocabulary import Vocabulary
 
 # the first example of a property compiles kernels, so no example has a deadline
 settings.register_profile("snm", deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
@@ -63,7 +66,7 @@ def extractor_of(
     features: str, text: Text, words: int, closed: bool = False, classes: np.ndarray | None = None
 ) -> Extractor:
     spec = FeatureSpec(features)
-    layout = KeyLayout.for_work(words, len(spec.types), text.events * len(spec.slots))
+    layout = KeyLayout.for_work(words, len(spec.types), text.events * len(spec.templates))
     return Extractor(spec, layout, vocabulary_of(words, closed), classes)
 
 
@@ -87,7 +90,8 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model_path(corpus_file: Path) -> Path:
-    from snm.pipeline import Settings, train
+    from snm.pipeline import train
+    from snm.settings import Settings
 
     path = corpus_file.parent / "small.model"
     train([corpus_file], path, Settings(features=SMALL_SKIPS, threads=1))

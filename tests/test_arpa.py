@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snm.arpa import levels, read_arpa, write_arpa
-from snm.baselines import reference
-from snm.baselines.backoff import BackoffModel
-from snm.corpus import encode_files
+from snm.baselines.backoff.arpa import levels, read_arpa, write_arpa
+from snm.baselines.backoff.model import BackoffModel
 from snm.errors import FormatError
-from snm.evaluation import perplexity, verify
-from snm.pipeline import Settings, train
-from snm.reference import to_sentences
+from snm.evaluation import verify
+from snm.pipeline import train
+from snm.reference import backoff
+from snm.reference.paper import to_sentences
+from snm.settings import Settings
+from snm.text.encoding import encode_files
 from tests.test_cli import fails, ok
 
 
@@ -35,7 +36,7 @@ def text_of(model: BackoffModel) -> str:
 
 def test_all_ngrams_of_the_text_are_found(model: BackoffModel, corpus_file: Path) -> None:
     sentences = to_sentences(encode_files(corpus_file, model.vocabulary).tokens)
-    counts = reference.count_ngrams(sentences, 4)
+    counts = backoff.count_ngrams(sentences, 4)
     for level, expected in zip(levels(model), counts, strict=True):
         found = {tuple(words) for words in level.words.tolist()}
         assert len(found) == len(level.words)
@@ -60,7 +61,7 @@ def test_out_and_in_again(model: BackoffModel, corpus_file: Path, tmp_path: Path
     assert again.score(sentence) == pytest.approx(model.score(sentence), abs=1e-5)
     text = encode_files(corpus_file, model.vocabulary)
     other = encode_files(corpus_file, again.vocabulary)
-    assert perplexity(again, other).ppl == pytest.approx(perplexity(model, text).ppl, rel=1e-6)
+    assert again.perplexity(other).ppl == pytest.approx(model.perplexity(text).ppl, rel=1e-6)
 
 
 GOLDEN = """

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import snm
-from snm.baselines import reference
-from snm.baselines.kneser_ney import _last_by_plain_count
-from snm.corpus import Text
+from snm.baselines.backoff.kneser_ney import _last_by_plain_count
 from snm.errors import SettingsError
-from snm.model import RowModel
-from snm.pipeline import Settings
-from snm.reference import events, to_sentences
-from snm.vocabulary import BEGIN
+from snm.layouts.tokens import BEGIN
+from snm.reference import backoff
+from snm.reference.paper import events, to_sentences
+from snm.scoring.model import RowModel
+from snm.settings import Settings
+from snm.text.encoding import Text
 from tests.conftest import random_text, shared_data, train
 from tests.test_model import LanguageModelTests
 
@@ -29,12 +29,12 @@ def write_text(path: Path, text: Text) -> Path:
 
 
 def encoded(model: RowModel, path: Path) -> list[list[int]]:
-    from snm.corpus import encode_files
+    from snm.text.encoding import encode_files
 
     return to_sentences(encode_files(path, model.vocabulary).tokens)
 
 
-def compare(model: RowModel, probability: reference.Probability, sentences: list[list[int]]) -> None:
+def compare(model: RowModel, probability: backoff.Probability, sentences: list[list[int]]) -> None:
     """Every word after every context of some sentences."""
     words = [w for w in range(1, len(model.vocabulary)) if w != model.vocabulary.never_a_target]
     compared = 0
@@ -54,7 +54,7 @@ def test_kneser_ney_is_its_slow_twin(order: int, discounts: str, tmp_path: Path)
     settings = Settings(model="kn", order=order, discounts=discounts, min_count=1, threads=2)
     model = train(path, tmp_path / "m", settings)
     other = write_text(tmp_path / "other", random_text(2, 20, 34, 14))
-    probability, values = reference.kneser_ney(
+    probability, values = backoff.kneser_ney(
         encoded(model, path), order, len(model.vocabulary), discounts == "modified"
     )
     assert np.array(model.manifest["estimation"]["values"]) == pytest.approx(np.array(values))
@@ -66,14 +66,14 @@ def test_the_ngram_that_lmplz_sorts_last_counts_plainly_in_the_statistics() -> N
     for seed in range(100):
         text = random_text(seed, 30, 12, 10)
         sentences = to_sentences(text.tokens)
-        counts = reference.count_ngrams(sentences, 4)
-        adjusted = [Counter[reference.Ngram]() for _ in counts]
+        counts = backoff.count_ngrams(sentences, 4)
+        adjusted = [Counter[backoff.Ngram]() for _ in counts]
         for n in range(3):
             for ngram in counts[n + 1]:
                 adjusted[n][ngram[1:]] += 1
             adjusted[n].update({g: c - adjusted[n][g] for g, c in counts[n].items() if g[0] == BEGIN})
         adjusted[3] = counts[3]
-        slow = reference._statistics(sentences, counts, adjusted)
+        slow = backoff._statistics(sentences, counts, adjusted)
         plain = [Counter(a.values()) for a in adjusted]
         for order, (continued, count) in enumerate(_last_by_plain_count(text.tokens, 4)):
             plain[order][continued] -= 1
@@ -90,7 +90,7 @@ def test_katz_and_stupid_backoff_are_their_slow_twins(name: str, seed: int, orde
     path = write_text(tmp_path / "text", random_text(seed, 150, 30, 14))
     model = train(path, tmp_path / "m", Settings(model=name, order=order, min_count=1, threads=2))
     other = write_text(tmp_path / "other", random_text(2, 4, 34, 14))
-    slow = {"katz": reference.katz, "sbo": reference.stupid_backoff}[name]
+    slow = {"katz": backoff.katz, "sbo": backoff.stupid_backoff}[name]
     compare(model, slow(encoded(model, path), order, len(model.vocabulary)), encoded(model, other))
 
 
@@ -98,7 +98,7 @@ def test_katz_where_a_context_knows_every_word(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("a b\nb a\na a\nb b\n<unk> a\na <unk>\n" * 3 + "a\nb\n")
     model = train(path, tmp_path / "m", Settings(model="katz", order=2, min_count=1, threads=1))
-    compare(model, reference.katz(encoded(model, path), 2, len(model.vocabulary)), encoded(model, path))
+    compare(model, backoff.katz(encoded(model, path), 2, len(model.vocabulary)), encoded(model, path))
 
 
 def test_discounts_that_are_undefined_fall_back_and_say_so(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_smallest_texts(text: str, name: str, tmp_path: Path) -> None:
 
 
 def test_a_baseline_takes_no_held_out_text(corpus_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no use for it"):
+    with pytest.raises(SettingsError, match="does not use it"):
         train(corpus_file, tmp_path / "m", Settings(model="kn"), dev=corpus_file)
 
 
@@ -161,9 +161,8 @@ def test_kneser_ney_has_kenlms_perplexity(tmp_path: Path) -> None:
     """lmplz -o 5 on the same text: 239.98 and 224.81."""
     folder = shared_data("wikitext-2")
     model = train(folder / "train.txt.xz", tmp_path / "m", Settings(model="kn"))
-    from snm.corpus import encode_files
-    from snm.evaluation import perplexity
+    from snm.text.encoding import encode_files
 
     for part, expected in (("valid", 239.98), ("test", 224.81)):
-        found = perplexity(model, encode_files(folder / f"{part}.txt.xz", model.vocabulary), 2).ppl
+        found = model.perplexity(encode_files(folder / f"{part}.txt.xz", model.vocabulary), 2).ppl
         assert found == pytest.approx(expected, abs=0.005)

@@ -7,18 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snm import calibration, reference
-from snm.calibration import Events, Gate, GateReport, count_codes, fit, loss_and_gradient, size
-from snm.corpus import encode_files
-from snm.evaluation import check_sums, perplexity
-from snm.kernels import gating
-from snm.kernels.pages import read_row
-from snm.kernels.vectors import TOGETHER
-from snm.model import SnmModel, load
-from snm.pipeline import Settings, train
+from snm.evaluation import check_sums
+from snm.gate.fitting import PASSES, GateEvents, GateReport, fit, loss_and_gradient
+from snm.kernels import gate as gate_kernels
+from snm.kernels.matrix import read_row
+from snm.kernels.simd import TILE
+from snm.layouts.gate import LANES, SCALE, Gate, gate_size, log_of_code
+from snm.layouts.matrix import count_codes
+from snm.loading import load
+from snm.pipeline import train
+from snm.reference import paper
+from snm.scoring.model import SnmModel
+from snm.settings import Settings
+from snm.text.encoding import encode_files
 from tests.conftest import write_bigrams
 
-SLOTS, UNITS = 4, 5
+SLOTS, COMPONENTS = 4, 5
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +38,23 @@ def gated(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel
 
 
 def random_gate(seed: int = 1) -> tuple[np.ndarray, Gate]:
-    flat = np.random.default_rng(seed).normal(0, 0.5, size(SLOTS, UNITS)).astype(np.float32)
+    flat = np.random.default_rng(seed).normal(0, 0.5, gate_size(SLOTS, COMPONENTS)).astype(np.float32)
     return flat, Gate.of(flat, SLOTS)
 
 
 def test_a_flat_array_is_cut_into_the_gates_parts() -> None:
     flat, gate = random_gate()
-    assert [part.shape for part in gate] == [(SLOTS, 4, UNITS), (UNITS,), (SLOTS, UNITS), (SLOTS,)]
+    assert [part.shape for part in gate] == [(SLOTS, 4, COMPONENTS), (COMPONENTS,), (SLOTS, COMPONENTS), (SLOTS,)]
     assert np.array_equal(np.concatenate([part.ravel() for part in gate]), flat)
 
 
 def test_counts_are_kept_to_an_eighth_of_an_octave() -> None:
     counts = np.array([1, 2, 3, 1000, 2**31], np.uint64)
-    found = np.exp(calibration.log_of_code()[count_codes(counts)] / calibration.SCALE)
+    found = np.exp(log_of_code()[count_codes(counts)] / SCALE)
     np.testing.assert_allclose(found, counts.astype(float), rtol=2 ** (1 / 16) - 1 + 1e-5)
 
 
-@pytest.mark.parametrize("events", [1, gating.FEW, gating.FEW + 1, calibration.LANES + 1, TOGETHER])
+@pytest.mark.parametrize("events", [1, gate_kernels.FEW, gate_kernels.FEW + 1, LANES + 1, TILE])
 def test_the_kernels_weights_are_the_oracles(events: int) -> None:
     _, gate = random_gate()
     lengths = np.array([3, 1, 5])
@@ -58,24 +62,24 @@ def test_the_kernels_weights_are_the_oracles(events: int) -> None:
     kinds = np.array([[2, 0, -1, 1], [2, -1, -1, -1], [2, 1, 2, 0]], np.int64)
     rows = kinds[np.arange(events) % len(kinds)]
     folded = gate.folded(int(count_codes(totals)[2]), 5, 2.5)
-    made, end = gating.make_rows(SLOTS, len(folded.bias)), 0
+    made, end = gate_kernels.make_rows(SLOTS, len(folded.bias)), 0
     for q in range(SLOTS):
         made.first[q] = end
         for event in np.flatnonzero(rows[:, q] >= 0):
             r = rows[event, q]
-            end = gating.add_row(made, end, event, count_codes(totals)[r], lengths[r], sums[r], np.float32(0))
+            end = gate_kernels.add_row(made, end, event, count_codes(totals)[r], lengths[r], sums[r], np.float32(0))
         made.last[q] = end
-    gating.mix(events, made, folded)
+    gate_kernels.mix(events, made, folded)
     scale = np.zeros(rows.shape, np.float32)
     for q in range(SLOTS):
         part = slice(made.first[q], made.last[q])
         scale[made.event[part], q] = made.scale[part]
     for found, event in zip(scale, rows, strict=True):
         known = [None if r < 0 else (int(totals[r]), int(lengths[r]), float(sums[r])) for r in event]
-        assert found.tolist() == pytest.approx(reference.gate_weights(known, gate), rel=1e-5)
+        assert found.tolist() == pytest.approx(paper.gate_weights(known, gate), rel=1e-5)
 
 
-def random_events(n: int = 30) -> Events:
+def random_events(n: int = 30) -> GateEvents:
     random = np.random.default_rng(7)
     shape = n, SLOTS
     here = random.random(shape) < 0.8
@@ -83,7 +87,7 @@ def random_events(n: int = 30) -> Events:
     row_sum = np.where(here, random.uniform(0.1, 2, shape), 0).astype(np.float32)
     weight = row_sum * random.uniform(0.01, 0.1, shape).astype(np.float32)
     weight[:, 1:][random.random((n, SLOTS - 1)) < 0.3] = 0
-    return Events(random.integers(0, 80, shape).astype(np.uint8), random.integers(1, 5, shape), row_sum, weight)
+    return GateEvents(random.integers(0, 80, shape).astype(np.uint8), random.integers(1, 5, shape), row_sum, weight)
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
@@ -102,14 +106,14 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 
 def test_fitting_lowers_the_loss_of_what_it_sees() -> None:
     events = random_events(500)
-    before = loss_and_gradient(Gate.of(np.zeros(size(SLOTS, UNITS), np.float32), SLOTS), *events.batch(slice(0, 450)))[
-        0
-    ]
-    flat, report = fit(events, UNITS)
+    before = loss_and_gradient(
+        Gate.of(np.zeros(gate_size(SLOTS, COMPONENTS), np.float32), SLOTS), *events.batch(slice(0, 450))
+    )[0]
+    flat, report = fit(events, COMPONENTS)
     assert report.events == 500
-    assert len(report.perplexities) == calibration.PASSES
+    assert len(report.perplexities) == PASSES
     assert loss_and_gradient(Gate.of(flat, SLOTS), *events.batch(slice(0, 450)))[0] < before
-    assert fit(events, UNITS)[1] == report, "the same again"
+    assert fit(events, COMPONENTS)[1] == report, "the same again"
 
 
 def test_a_gate_that_does_not_help_is_told_apart() -> None:
@@ -123,7 +127,7 @@ def test_a_gated_model_is_better_and_sums_to_one(gated: SnmModel, text_file: Pat
     text = encode_files([text_file], gated.vocabulary)
     assert check_sums(gated, text, 200).worst < 1e-6
     again = load(gated.path)
-    assert perplexity(again, text).ppl == perplexity(gated, text).ppl
+    assert again.perplexity(text).ppl == gated.perplexity(text).ppl
 
 
 def test_scores_are_what_the_oracle_makes_of_rows_and_gate(gated: SnmModel, text_file: Path) -> None:
@@ -134,7 +138,7 @@ def test_scores_are_what_the_oracle_makes_of_rows_and_gate(gated: SnmModel, text
         for k in range(1, len(tokens)):
             keys = gated._keys(np.array(tokens[:k], np.uint32))
             found, _ = gated._look_up(keys, tokens[k])
-            pages = gated.pages
+            pages = gated.matrix
             known: list[tuple[float, int, float] | None] = [
                 (2 ** (pages.unigram_code / 8), int(pages.unigram_links), float(pages.unigram_sum))
             ]
@@ -145,7 +149,7 @@ def test_scores_are_what_the_oracle_makes_of_rows_and_gate(gated: SnmModel, text
                     (2 ** (found.code[q, 0] / 8), len(targets), float(weights.sum())) if len(targets) else None
                 )
                 num.append(float(weights[targets == tokens[k]].sum()))
-            scale = reference.gate_weights(known, gated.gate)
+            scale = paper.gate_weights(known, gated.gate)
             den = sum(s * row[2] for s, row in zip(scale, known, strict=True) if row)
             expected = sum(s * n for s, n in zip(scale, num, strict=True)) / den
             assert 10 ** words[k - 1][1] == pytest.approx(expected, rel=1e-5)
@@ -161,7 +165,7 @@ def test_an_explanation_adds_up_and_shows_the_gate(gated: SnmModel) -> None:
 def test_the_slice_set_aside_is_counted_in_the_end(gated: SnmModel, text_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
     model = train([text_file], tmp_path / "again", Settings(order=4, threads=1, gate=16), notify=said.append)
-    assert any("set aside" in message for message in said)
+    assert any("held out" in message for message in said)
     assert any("counting again" in message for message in said)
     assert model.manifest["files"] == gated.manifest["files"], "the same, bit for bit"
     ungated = train([text_file], tmp_path / "ungated", Settings(order=4, threads=1, gate=0))
@@ -173,7 +177,7 @@ def test_the_slice_set_aside_is_counted_in_the_end(gated: SnmModel, text_file: P
 def test_given_held_out_text_nothing_is_set_aside(text_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
     train([text_file], tmp_path / "m", Settings(threads=1, gate=8), dev=[text_file], notify=said.append)
-    assert not any("set aside" in message for message in said)
+    assert not any("held out" in message for message in said)
     assert any("gate" in message for message in said), "it was tried on the text that was given"
 
 

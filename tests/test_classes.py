@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snm.classes import learn_classes
-from snm.corpus import Text
 from snm.errors import SettingsError, SpecError
 from snm.evaluation import check_sums
-from snm.features import FeatureSpec
-from snm.model import SnmModel, load
-from snm.pipeline import Settings, train
+from snm.features.specification import FeatureSpec
+from snm.loading import load
+from snm.pipeline import train
+from snm.scoring.model import SnmModel
+from snm.settings import Settings
+from snm.text.classes import learn_classes
+from snm.text.encoding import Text
 from tests.conftest import extractor_of, random_text, text_of
 
 FEATURES = "ngram(0..2) + class(r=1..2, a=0..1)"

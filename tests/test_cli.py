@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import snm
-from snm.cli import main
+from snm.cli.main import main
 from snm.storage import ArrayWriter
 
 SENTENCE = "the cat sees fish"
@@ -129,7 +129,7 @@ def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> 
     training = manifest["training"]
     expected = {
         "loss": "poisson", "optimiser": "sgd", "rate": 0.001, "passes": 2, "events": 500, "slots": 4096,
-        "feature_buckets": "double", "link_buckets": "single", "merged": False, "seed": 9,
+        "feature_buckets": "double", "link_buckets": "single", "merge": False, "seed": 9,
     }  # fmt: skip
     assert {name: training[name] for name in expected} == expected
     assert "target" not in training["metafeatures"].replace("feature-target", "")
@@ -186,10 +186,10 @@ def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Pa
         (("train", corpus_file, *out, "--dev", tmp_path / "nowhere"), "no such file"),
         (("train", corpus_file, *out, "--preset", "snm5", "--features", "ngram(0)"), "exclude each other"),
         (("train", corpus_file, *out, "--metafeatures", "colour"), "no metafeature 'colour'"),
-        (("train", corpus_file, *out, "--model", "kn", "--loss", "poisson"), "--loss would do nothing"),
-        (("train", corpus_file, *out, "--vocab", corpus_file, "--min-count", "2"), "--min-count would do nothing"),
-        (("train", corpus_file, *out, "--discounts", "single"), "--discounts would do nothing"),
-        (("train", corpus_file, *out, "--preset", "snm5", "--order", "3"), "--order would do nothing"),
+        (("train", corpus_file, *out, "--model", "kn", "--loss", "poisson"), "--loss would have no effect"),
+        (("train", corpus_file, *out, "--vocab", corpus_file, "--min-count", "2"), "--min-count would have no effect"),
+        (("train", corpus_file, *out, "--discounts", "single"), "--discounts would have no effect"),
+        (("train", corpus_file, *out, "--preset", "snm5", "--order", "3"), "--order would have no effect"),
         (("train", corpus_file, *out, "--memory", "lots"), "is not a size"),
         (("train", corpus_file, *out, "--memory", "1M"), "memory is 1,048,576"),
         (("train", corpus_file, *out, "--memory", "infG"), "is not a size"),
@@ -229,7 +229,7 @@ def test_scoring_stops_at_bad_text_but_keeps_what_came_before(model_path: Path, 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_training_leaves_nothing(tmp_path: Path, signal_: signal.Signals) -> None:
     """Interrupted while it waits for standard input."""
-    command = [sys.executable, "-m", "snm.cli", "train", "-", "-o", str(tmp_path / "m")]
+    command = [sys.executable, "-m", "snm", "train", "-", "-o", str(tmp_path / "m")]
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs are started deaf to it
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     while not list(tmp_path.iterdir()):
@@ -247,7 +247,7 @@ def test_an_interrupted_training_leaves_nothing(tmp_path: Path, signal_: signal.
 
 def test_a_signal_that_somebody_catches_is_sent_again_and_clearing_up_is_not_interrupted() -> None:
     code = (
-        "import os, signal, sys, time; from snm.terminal import Interrupts\n"
+        "import os, signal, sys, time; from snm.cli.terminal import Interrupts\n"
         "with Interrupts():\n"
         "    try: os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
         "    except BaseException: pass\n"
@@ -292,7 +292,7 @@ def test_the_module_is_the_command() -> None:
 
 def test_a_closed_pipe_is_no_error(model_path: Path) -> None:
     """`snm score MODEL | head` ends quietly."""
-    command = f"yes '{SENTENCE}' | head -200000 | {sys.executable} -m snm.cli score {model_path} | head -2"
+    command = f"yes '{SENTENCE}' | head -200000 | {sys.executable} -m snm score {model_path} | head -2"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert len(found.stdout.split("\n")) == 3
     assert found.stderr == ""

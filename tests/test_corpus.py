@@ -16,30 +16,22 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snm import corpus
-from snm.corpus import (
-    Text,
-    draw_sentences,
-    encode_files,
-    encode_lines,
-    read_corpus,
-    read_lines,
-    sample_sentences,
-    split_sentences,
-)
 from snm.errors import InputError, MissingExtra, SettingsError
-from snm.evaluation import perplexity
-from snm.model import load
-from snm.pipeline import Settings, train
+from snm.loading import load
+from snm.pipeline import train
+from snm.settings import Settings
 from snm.storage import ModelWriter
-from snm.vocabulary import Vocabulary, read_word_list, split_words
+from snm.text.encoding import Text, count_words, encode_files, encode_lines, read_corpus
+from snm.text.files import find_files, read_lines
+from snm.text.sampling import draw_sentences, sample_sentences, split_sentences
+from snm.text.vocabulary import Vocabulary, read_word_list, split_words
 from tests.conftest import random_text, text_of
 
 TEXT = "the cat sat\n\nthe dog sat\n  the   cat\tran  \n"
 TOKENS = ["<S>", "the", "cat", "sat", "</S>", "<S>", "the", "dog", "sat", "</S>", "<S>", "the", "cat", "ran", "</S>"]
 
 
-def words(text: corpus.Text, vocabulary: Vocabulary) -> list[str]:
+def words(text: Text, vocabulary: Vocabulary) -> list[str]:
     return [vocabulary.words[token] for token in text.tokens]
 
 
@@ -78,12 +70,12 @@ def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
     write(tmp_path / ".git" / "object", b"\0")
     write(tmp_path / ".hidden", b"\0")
     write(tmp_path / "a", b"word")
-    assert corpus.find_files(tmp_path) == [str(tmp_path / "a")]
+    assert find_files(tmp_path) == [str(tmp_path / "a")]
 
 
 def test_one_source_needs_no_list(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"word")
-    assert corpus.find_files(str(path)) == corpus.find_files(path) == [str(path)]
+    assert find_files(str(path)) == find_files(path) == [str(path)]
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +141,7 @@ def test_words_of_all_lengths_wherever_they_end() -> None:
 def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     path = write(tmp_path / "a", "añb  ccc\nlongerword é\n\nx".encode())
     expected = read_corpus([path], min_count=1)
-    monkeypatch.setattr(corpus, "BLOCK", block)
+    monkeypatch.setattr("snm.text.files.BLOCK", block)
     text, vocabulary = read_corpus([path], min_count=1)
     assert vocabulary == expected[1]
     assert np.array_equal(text.tokens, expected[0].tokens)
@@ -321,7 +313,7 @@ def test_the_slice_is_the_fewest_sentences_at_the_end(lengths: list[int], events
 
 def test_a_long_text_is_sampled_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     text = random_text(1, 1000)
-    monkeypatch.setattr(corpus, "PIECE", 500)
+    monkeypatch.setattr("snm.text.encoding.PIECE", 500)
     where = [(part.start, part.stop, int(chosen.sum())) for part, chosen in draw_sentences(text, 2000, seed=3)]
     assert [start for start, _, _ in where] == [0, *(stop for _, stop, _ in where[:-1])]
     assert where[-1][1] == len(text.tokens)
@@ -337,7 +329,7 @@ def test_a_long_text_is_sampled_piece_by_piece(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("documents", [False, True])
 def test_a_text_on_disk_is_the_text(tmp_path: Path, documents: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "BLOCK", 100)
+    monkeypatch.setattr("snm.text.files.BLOCK", 100)
     path = write(tmp_path / "text", b"".join(b"word%d again\n" % (i % 17) + b"\n" * (i % 7 == 0) for i in range(300)))
     expected, vocabulary = read_corpus(path, documents=documents, threads=2)
     with ModelWriter(tmp_path / "model") as writer:
@@ -348,8 +340,8 @@ def test_a_text_on_disk_is_the_text(tmp_path: Path, documents: bool, monkeypatch
             assert isinstance(text.tokens.base, np.memmap)
             assert np.array_equal(text.tokens, expected.tokens)
             assert (text.sentences, text.documents) == (expected.sentences, expected.documents)
-            monkeypatch.setattr(corpus, "PIECE", 64)
-            assert np.array_equal(corpus.count_words(text, len(vocabulary)), np.bincount(text.tokens))
+            monkeypatch.setattr("snm.text.encoding.PIECE", 64)
+            assert np.array_equal(count_words(text, len(vocabulary)), np.bincount(text.tokens))
             drawn = sample_sentences(text, 100, 1, writer.spool)
             assert isinstance(drawn.tokens.base, np.memmap)
             assert np.array_equal(drawn.tokens, sample_sentences(expected, 100, 1).tokens)
@@ -407,7 +399,7 @@ class TestDocuments:
         again = load(model.path)
         assert again.vocabulary.document
         tokens = encode_files([tmp_path / "text"], again.vocabulary)
-        assert perplexity(again, tokens).ppl < 1.4, "the second colour is known"
+        assert again.perplexity(tokens).ppl < 1.4, "the second colour is known"
         alone = again.score_words(["say red", "ask red"])
         assert [word for word, _ in alone[0]] == ["say", "red", "</S>"]
         assert again.perplexity(["ask red", "say red", "", "ask blue", "say blue"]).ppl < 1.5
@@ -423,7 +415,7 @@ def test_threads_read_the_same_text(ending: str, tmp_path: Path, monkeypatch: py
     for name in ("a", "b"):
         (tmp_path / name).write_text("\n".join(lines) + ending)
         random.shuffle(lines)
-    monkeypatch.setattr("snm.corpus.BLOCK", 300)
+    monkeypatch.setattr("snm.text.files.BLOCK", 300)
     (one, vocabulary), (three, other) = (read_corpus(tmp_path, threads=n) for n in (1, 3))
     assert vocabulary == other
     assert len(vocabulary) > 100

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from snm.corpus import sample_sentences
-from snm.counting import Counter, unigram_counts
-from snm.kernels.counting import pack_count, unpack_count
-from snm.metafeatures import half_octave
-from snm.pipeline import Settings
-from snm.spill import SpillFile, aligned_bytes
+from snm.adjustment.events import AnnotatedEvents
+from snm.counts.counting import Counter, unigram_counts
+from snm.counts.spill import SpillFile, aligned_bytes
+from snm.kernels.counts import pack_count, unpack_count
+from snm.layouts.weights import half_octave
+from snm.settings import Settings
 from snm.storage import ModelWriter
-from snm.training import Annotations
+from snm.text.sampling import sample_sentences
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train
 from tests.test_parity import all_counts, as_dictionary
 
@@ -31,7 +31,7 @@ def test_counts_do_not_depend_on_partitions_and_threads(spec: str) -> None:
     assert (expected.features[1:] > expected.features[:-1]).all()
     for partitions, threads in ((1, 2), (2, 1), (3, 3), (40, 2)):
         found = all_counts(text, extractor, partitions=partitions, threads=threads)
-        for name in ("features", "totals", "offsets", "targets", "counts"):
+        for name in ("features", "feature_counts", "offsets", "targets", "link_counts"):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
 
 
@@ -41,7 +41,7 @@ def test_the_budget_decides_the_partitions() -> None:
     counter = Counter(text, extractor, memory=500_000)
     parts = list(counter)
     assert 2 <= len(parts) == len(counter.ranges) < 1 << extractor.layout.bucket_bits
-    assert max(int(part.counts.sum()) for part in parts) * 8 <= 500_000
+    assert max(int(part.link_counts.sum()) for part in parts) * 8 <= 500_000
     assert counter.done == pytest.approx(1)
     assert len(list(Counter(text, extractor, memory=1))) == 1 << extractor.layout.bucket_bits, "one bucket at the least"
 
@@ -56,7 +56,7 @@ def test_counts_on_their_way_stay_inside_the_budget(threads: int) -> None:
     sizes = [sum(array.nbytes for array in part) for part in parts]
     assert max(sizes) * (2 * threads + 1) < 1.5 * budget, "parts are whole buckets"
     whole = all_counts(text, extractor)
-    for name in ("features", "totals", "targets", "counts"):
+    for name in ("features", "feature_counts", "targets", "link_counts"):
         found = np.concatenate([getattr(part, name) for part in parts])
         assert np.array_equal(found, getattr(whole, name)[-len(found) :])
 
@@ -64,9 +64,9 @@ def test_counts_on_their_way_stay_inside_the_budget(threads: int) -> None:
 def test_unseen_words_count_once_and_unk_as_often_as_there_are_singletons() -> None:
     text = text_of([[4, 4, 5], [4, 6]])
     counts = unigram_counts(text, extractor_of("ngram(0)", text, 9))
-    found = dict(zip(counts.targets.tolist(), counts.counts.tolist(), strict=True))
+    found = dict(zip(counts.targets.tolist(), counts.link_counts.tolist(), strict=True))
     assert found == {1: 2, 2: 2, 3: 1, 4: 3, 5: 1, 6: 1, 7: 1, 8: 1}
-    assert counts.totals[0] == sum(found.values())
+    assert counts.feature_counts[0] == sum(found.values())
 
 
 def test_in_a_closed_vocabulary_unk_has_no_row_entry() -> None:
@@ -86,7 +86,7 @@ def test_links_that_go_to_disk_give_the_same_counts(memory: int, threads: int, t
         assert (len(counter.ranges) > 1) == (memory < 1 << 30)
         parts = list(counter)
         assert list(writer.folder.iterdir()) == [], "the file has no name"
-    for name in ("features", "totals", "targets", "counts"):
+    for name in ("features", "feature_counts", "targets", "link_counts"):
         found = np.concatenate([getattr(part, name) for part in parts])
         assert np.array_equal(found, getattr(whole, name)[-len(found) :])
 
@@ -107,7 +107,7 @@ def test_disks_whose_cache_cannot_be_bypassed(when: str, tmp_path: Path, monkeyp
 
     plain = fcntl.fcntl
     monkeypatch.setattr(fcntl, "fcntl", lambda f, c, a=0: plain(f, c) if c == fcntl.F_GETFL else refuse(a))
-    monkeypatch.setattr("snm.spill.os.pwritev", write)
+    monkeypatch.setattr("snm.counts.spill.os.pwritev", write)
     file, data, found = SpillFile(tmp_path), aligned_bytes(10_000), aligned_bytes(10_000)
     data[:] = np.arange(len(data)) % 251
     file.write(data.data, 4096)
@@ -140,14 +140,16 @@ def test_events_are_annotated_with_their_counts(partitions: int, threads: int, s
     text = random_text(29, 400, 30, 20)
     extractor = extractor_of(f"{SMALL_SKIPS} + ngram(5..6)", text, 32)
     for sample in (text, sample_sentences(text, 700, 1)):
-        made = Annotations(sample, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32))
+        made = AnnotatedEvents(
+            sample, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32)
+        )
         totals: dict[int, int] = {}
         links: dict[tuple[int, int], float] = {}
         with ModelWriter(tmp_path / "m") as writer:
             spill = writer if spilled else None
             for part in Counter(text, extractor, 1 << 30, threads, partitions, prune=2, annotations=made, spill=spill):
-                totals |= dict(zip(part.features.tolist(), part.totals.tolist(), strict=True))
-                links |= as_dictionary(part, part.counts)
+                totals |= dict(zip(part.features.tolist(), part.feature_counts.tolist(), strict=True))
+                links |= as_dictionary(part, part.link_counts)
         keys = extractor.keys(sample.tokens, 0, len(sample.tokens))[1:]
         annotated = 0
         for k, word in enumerate(sample.tokens.tolist()):
@@ -170,7 +172,7 @@ def test_one_word_and_features_that_never_fit() -> None:
     text = text_of([[3]])
     counts = all_counts(text, extractor_of("ngram(0) + skip(r=3, s=5, a=3)", text, 4))
     assert counts.features.tolist() == [1]
-    assert counts.counts.tolist() == [1, 1, 1], "</S>, <UNK> and the word"
+    assert counts.link_counts.tolist() == [1, 1, 1], "</S>, <UNK> and the word"
 
 
 def test_pruning_leaves_out_rows_seen_too_seldom_and_nothing_else() -> None:
@@ -182,10 +184,10 @@ def test_pruning_leaves_out_rows_seen_too_seldom_and_nothing_else() -> None:
         parts = list(Counter(text, extractor, 1 << 30, partitions=partitions, prune=3))
         features = np.concatenate([part.features for part in parts])
         exempt = np.array([kinds[t].is_ngram and kinds[t].a < 5 for t in extractor.layout.type_of(whole.features)])
-        kept = (whole.totals >= 3) | exempt
+        kept = (whole.feature_counts >= 3) | exempt
         assert 0 < kept.sum() < len(kept)
         assert np.array_equal(features, whole.features[kept])
-        assert np.array_equal(np.concatenate([part.totals for part in parts]), whole.totals[kept])
+        assert np.array_equal(np.concatenate([part.feature_counts for part in parts]), whole.feature_counts[kept])
         links = np.repeat(kept, np.diff(whole.offsets))
         assert np.array_equal(np.concatenate([part.targets for part in parts]), whole.targets[links])
-        assert np.array_equal(np.concatenate([part.counts for part in parts]), whole.counts[links])
+        assert np.array_equal(np.concatenate([part.link_counts for part in parts]), whole.link_counts[links])

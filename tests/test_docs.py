@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import snm
-from snm.cli import main
-from snm.features import FeatureSpec
+from snm.cli.main import main
+from snm.features.specification import FeatureSpec
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,7 +51,7 @@ def test_the_specifications_of_the_documents_can_be_read() -> None:
 def test_the_table_of_presets(name: str) -> None:
     table = (ROOT / "docs" / "features.md").read_text().split("## Presets")[1]
     (row,) = [line for line in table.split("\n") if line.startswith(f"| `{name}`")]
-    assert row.endswith(f"| at most {len(FeatureSpec(name).slots)} |")
+    assert row.endswith(f"| at most {len(FeatureSpec(name).templates)} |")
 
 
 def test_the_example_of_a_family_is_the_tested_one() -> None:

@@ -12,36 +12,49 @@ import numpy as np
 import pytest
 
 import snm
-from snm import calibration, engines, pipeline
-from snm.corpus import Text, draw_sentences, encode_files, sample_sentences
-from snm.counting import Counter, Counts, unigram_counts
+from snm import pipeline
+from snm.adjustment.events import AnnotatedEvents
+from snm.adjustment.function import Adjustment, AdjustmentFunction
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
+from snm.counts.counting import Counter, unigram_counts
+from snm.devices import device_of, find_gpu, has_gpu
+from snm.engines import make
 from snm.errors import MissingExtra, SettingsError
-from snm.evaluation import perplexity
-from snm.features import Extractor, feature_family
-from snm.kernels.adjustment import EVENTS_TOGETHER
-from snm.kernels.counting import pack_count, unpack_count
-from snm.metafeatures import MetafeatureSet
-from snm.pages import ARRAYS, Pages, PageWriter
-from snm.pipeline import Settings
+from snm.features.extraction import Extractor
+from snm.features.families import feature_family
+from snm.gate.fitting import GateEvents, fit
+from snm.kernels.adjustment import GROUP_EVENTS
+from snm.kernels.counts import pack_count, unpack_count
+from snm.layouts.counts import Counts
+from snm.layouts.matrix import ARRAYS
+from snm.layouts.tokens import BEGIN
+from snm.matrix.reading import open_matrix
+from snm.matrix.writing import MatrixWriter
+from snm.settings import Settings
 from snm.storage import ModelWriter
-from snm.training import Adjustment, AdjustmentFunction, Annotations, TrainingSettings
-from snm.vocabulary import BEGIN, Vocabulary
+from snm.text.encoding import Text, encode_files
+from snm.text.sampling import draw_sentences, sample_sentences
+from snm.text.vocabulary import Vocabulary
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train, write_bigrams
 from tests.test_cli import fails
 from tests.test_parity import METAFEATURES, WORDS, all_counts, annotated, oracle_counts
 from tests.test_parity import key as oracle_key
 
 torch = pytest.importorskip("torch")
-if not engines.has_gpu():
+if not has_gpu():
     os.environ["TRITON_INTERPRET"] = "1"  # its kernels run in Python; said before they are imported
 
 from snm.engines.gpu import GpuEngine  # noqa: E402
-from snm.tensors import counting, stepping, training  # noqa: E402
-from snm.tensors.counting import TensorCounter  # noqa: E402
-from snm.tensors.extraction import TokenBlocks  # noqa: E402
-from snm.tensors.gate import TensorLearner  # noqa: E402
-from snm.tensors.pages import TensorPageWriter  # noqa: E402
-from snm.tensors.training import EventCounts, TensorAdjustment  # noqa: E402
+from snm.tensors import counts as counting  # noqa: E402
+from snm.tensors import events as tensor_events  # noqa: E402
+from snm.tensors import packing, steps  # noqa: E402
+from snm.tensors.adjustment import TensorAdjustment  # noqa: E402
+from snm.tensors.counts import TensorCounter  # noqa: E402
+from snm.tensors.events import TensorEvents  # noqa: E402
+from snm.tensors.features import TokenBlocks  # noqa: E402
+from snm.tensors.gate import TensorGateTrainer  # noqa: E402
+from snm.tensors.matrix import TensorMatrixWriter  # noqa: E402
 
 CLASS_SPEC = "ngram(0..2) + class(r=1..3, a=0..1) + class(r=1, s=1..3, a=0, tied) + skip(r=1, s=1, a=0)"
 CLASSES = np.array([0, 1, 2, *(3 + i % 3 for i in range(WORDS - 3))], np.uint16)
@@ -60,7 +73,7 @@ def device(request: pytest.FixtureRequest) -> Any:
 def with_triton(device: Any) -> Any:
     """The device, where Triton is there to run its kernels, on a CPU slowly."""
     pytest.importorskip("triton", reason="needs Triton")
-    if device.type == "cpu" and engines.has_gpu():
+    if device.type == "cpu" and has_gpu():
         pytest.skip("where a GPU is, Triton's kernels are compiled for it")
     return device
 
@@ -68,13 +81,13 @@ def with_triton(device: Any) -> Any:
 def joined(parts: list[Counts]) -> tuple[np.ndarray, ...]:
     """Features, totals, lengths of rows, targets and counts of parts put end to end."""
     lengths = [np.diff(part.offsets) for part in parts]
-    names = ("features", "totals", "targets", "counts")
+    names = ("features", "feature_counts", "targets", "link_counts")
     return (*(np.concatenate([getattr(part, name) for part in parts]) for name in names), np.concatenate(lengths))
 
 
-def annotated_on(device: Any, text: Text, extractor: Extractor, chosen: np.ndarray | None = None) -> EventCounts:
+def annotated_on(device: Any, text: Text, extractor: Extractor, chosen: np.ndarray | None = None) -> TensorEvents:
     blocks = TokenBlocks(text.tokens, extractor, device)
-    events = EventCounts(blocks, unigram_counts(text, extractor), chosen)
+    events = TensorEvents(blocks, unigram_counts(text, extractor), chosen)
     for _ in TensorCounter(blocks, 1 << 30, 3, events=events):
         pass
     return events
@@ -119,7 +132,7 @@ class TestCounting:
         for triton in (False, True):
             blocks = TokenBlocks(text.tokens, extractor, with_triton)
             blocks.block, blocks.triton = 150, triton
-            events = EventCounts(blocks, unigram_counts(text, extractor), chosen)
+            events = TensorEvents(blocks, unigram_counts(text, extractor), chosen)
             counter = TensorCounter(blocks, 1 << 30, 2, events=events)
             made.append((counter.totals, *joined(list(counter)), events.values[:-1].cpu().numpy()))
         assert np.count_nonzero(made[0][-1]) > 0
@@ -147,13 +160,15 @@ class TestCounting:
         assert len(TensorCounter(blocks, 1 << 30).ranges) == 1
         little = TensorCounter(blocks, 200_000)
         assert len(little.ranges) > 2
-        assert all(little.totals[a:b].sum() * counting.BYTES_A_LINK <= 200_000 or b - a == 1 for a, b in little.ranges)
+        assert all(
+            little.totals[a:b].sum() * counting.BYTES_PER_LINK <= 200_000 or b - a == 1 for a, b in little.ranges
+        )
 
     def test_parts_are_cut_between_rows(self, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         text = random_text(3, 200, WORDS - 2, 30)
         blocks = TokenBlocks(text.tokens, extractor_of("snm5", text, WORDS), device)
         whole = joined(list(TensorCounter(blocks, 1 << 30)))
-        monkeypatch.setattr(counting, "LINKS_A_PART", 100)
+        monkeypatch.setattr(counting, "LINKS_PER_PART", 100)
         parts = list(TensorCounter(blocks, 1 << 30))
         assert len(parts) > 10
         assert all(part.offsets[0] == 0 and part.offsets[-1] == len(part.targets) for part in parts)
@@ -174,7 +189,7 @@ class TestCounting:
         text = random_text(3, 200, WORDS - 2, 30)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         sample = sample_sentences(text, 500, 1)
-        expected = Annotations(
+        expected = AnnotatedEvents(
             sample, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32)
         )
         for _ in Counter(text, extractor, 1 << 30, annotations=expected):
@@ -187,9 +202,9 @@ class TestCounting:
 
     def test_packed_counts_are_the_kernels(self) -> None:
         numbers = [*range(1, 9000), *(2**k + d for k in range(14, 32) for d in (-1, 0, 1, 12345) if 2**k + d < 2**32)]
-        packed = counting.pack_count(torch.tensor(numbers))
+        packed = packing.pack_count(torch.tensor(numbers))
         assert packed.tolist() == [int(pack_count(np.uint32(n))) for n in numbers]
-        unpacked = counting.unpack_count(packed)
+        unpacked = packing.unpack_count(packed)
         assert unpacked.tolist() == [int(unpack_count(np.uint32(p))) for p in packed.tolist()]
 
 
@@ -214,10 +229,10 @@ class TestTraining:
         self, device: Any, metafeatures: MetafeatureSet, loss: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By batches as large as the kernels' groups, plain gradient descent is what they do."""
-        monkeypatch.setattr(training, "SMALLEST_BATCH", EVENTS_TOGETHER)
-        monkeypatch.setattr(training, "BATCH_SHARE", 1 << 40)
+        monkeypatch.setattr(tensor_events, "SMALLEST_BATCH", GROUP_EVENTS)
+        monkeypatch.setattr(tensor_events, "BATCH_SHARE", 1 << 40)
         text = random_text(5, 5)
-        assert len(text.tokens) > 3 * EVENTS_TOGETHER
+        assert len(text.tokens) > 3 * GROUP_EVENTS
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser="sgd", rate=0.02)
         one, other = adjustments(extractor, settings, device, 1 << 22)  # few fall onto one: copies would be two
@@ -241,7 +256,7 @@ class TestTraining:
             settings = TrainingSettings(optimiser=optimiser, metafeatures=MetafeatureSet.parse("all"))
             _, adjustment = adjustments(extractor, settings, device)
             before = adjustment.weights()
-            stepper = stepping.stepper_for(adjustment, True, rate)
+            stepper = steps.stepper_for(adjustment, True, rate)
             stepper.take(events.prepare(adjustment, True, 0, len(events)), sizes)
             return before - adjustment.table[:, 0], adjustment.table
 
@@ -260,7 +275,7 @@ class TestTraining:
     def test_triton_takes_the_steps_of_plain_pytorch(
         self, with_triton: Any, buckets: tuple[str, str], loss: str, optimiser: str
     ) -> None:
-        from snm.tensors.triton_steps import TritonStepper
+        from snm.tensors.triton_adjustment import TritonStepper
 
         text = random_text(7, 8)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
@@ -268,7 +283,7 @@ class TestTraining:
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser=optimiser)
         events = annotated_on(with_triton, text, extractor)
         made: list[tuple[Any, float]] = []
-        for kind in (stepping.PlainStepper, TritonStepper):
+        for kind in (steps.PlainStepper, TritonStepper):
             _, adjustment = adjustments(extractor, settings, with_triton)
             stepper = kind(adjustment, loss == "leave-one-out", 0.001 if optimiser == "sgd" else 0.1)
             prepared = events.prepare(adjustment, loss == "leave-one-out", 0, len(events))
@@ -279,12 +294,12 @@ class TestTraining:
         assert torch.allclose(plain, triton, rtol=1e-4, atol=1e-5)
 
     def test_batches_grow_with_what_was_seen(self) -> None:
-        ranges = list(training._schedule(10_000_000, 8192))
+        ranges = list(tensor_events._schedule(10_000_000, 8192))
         assert [start for start, _, _ in ranges] == [0, *(stop for _, stop, _ in ranges[:-1])]
         assert ranges[-1][1] == 10_000_000
         assert all(sum(sizes) == stop - start for start, stop, sizes in ranges)
         sizes = [size for _, _, sizes in ranges for size in sizes]
-        assert sizes[0] == training.SMALLEST_BATCH
+        assert sizes[0] == tensor_events.SMALLEST_BATCH
         assert max(sizes) == 8192
         assert sizes[:-1] == sorted(sizes[:-1])
 
@@ -313,21 +328,21 @@ class TestRows:
         text = text_of([*random.integers(3, words, (300, 20)).tolist(), *often])
         extractor = extractor_of(SMALL_SKIPS, text, words)
         counts = all_counts(text, extractor)
-        monkeypatch.setattr("snm.pages.PAGES_TOGETHER", 100)
+        monkeypatch.setattr("snm.matrix.writing.PAGES_TOGETHER", 100)
         made = []
         one, other = adjustments(extractor, TrainingSettings(loss=loss), device, 1 << 16)
         adjustment: AdjustmentFunction
-        for kind, adjustment, together in ((PageWriter, one, 1 << 21), (TensorPageWriter, other, 500)):
+        for kind, adjustment, together in ((MatrixWriter, one, 1 << 21), (TensorMatrixWriter, other, 500)):
             with ModelWriter(tmp_path / kind.__name__) as writer:
                 for name, dtype in zip(Counts._fields, ("<u8", "<u4", "<i8", "<u4", "<u4"), strict=True):
                     writer.array(name, dtype).append(getattr(counts, name))
-                kinds = extractor.layout.type_of(counts.features)[counts.totals == 1]
+                kinds = extractor.layout.type_of(counts.features)[counts.feature_counts == 1]
                 singles = np.bincount(kinds, minlength=len(extractor.spec.types))
                 how = kind(writer, extractor, adjustment, 1, together).write(
                     len(counts.features), singles, bits // 8, lambda n: None
                 )
                 writer.close()
-                pages = Pages.open(writer.folder, how, extractor)
+                pages = open_matrix(writer.folder, how, extractor)
                 made.append((how, {name: np.array(getattr(pages, name)) for name in ARRAYS}))
         (expected_how, expected), (how, found) = made
         assert how == expected_how
@@ -346,11 +361,11 @@ class TestRows:
         sums = random.random((n, slots)).astype(np.float32) * (random.random((n, slots)) < 0.7)
         sums[:, 0] = 1
         weights = (sums * random.random((n, slots))).astype(np.float32)
-        events = calibration.Events(
+        events = GateEvents(
             random.integers(0, 80, (n, slots)).astype(np.uint8), np.ones((n, slots), np.float32), sums, weights
         )
-        expected, report = calibration.fit(events, 8)
-        found, other = calibration.fit(events, 8, learner=lambda flat: TensorLearner(flat, events, device))
+        expected, report = fit(events, 8)
+        found, other = fit(events, 8, trainer=lambda flat: TensorGateTrainer(flat, events, device))
         assert report.helps
         assert other.ungated == pytest.approx(report.ungated, rel=1e-5)
         assert other.perplexities == pytest.approx(report.perplexities, rel=1e-3)
@@ -360,7 +375,7 @@ class TestRows:
 @pytest.fixture
 def on_device(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`engine="gpu"` means this device."""
-    monkeypatch.setattr(engines, "find_gpu", lambda: device)
+    monkeypatch.setattr("snm.devices.find_gpu", lambda: device)
     return device
 
 
@@ -400,7 +415,7 @@ class TestPipeline:
         found = {}
         for engine in ("cpu", "gpu"):
             model = train(bigrams[0], tmp_path / engine, replace(settings, engine=engine), dev=bigrams[1])
-            found[engine] = model, perplexity(model, encode_files(bigrams[1], model.vocabulary)).ppl
+            found[engine] = model, model.perplexity(encode_files(bigrams[1], model.vocabulary)).ppl
         (cpu, expected), (gpu, ppl) = found["cpu"], found["gpu"]
         assert ppl == pytest.approx(expected, rel=0.005)
         assert {k: cpu.manifest[k] for k in ("rows", "links")} == {k: gpu.manifest[k] for k in ("rows", "links")}
@@ -449,9 +464,9 @@ class TestChoice:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         line = fails("train", corpus_file, "-o", tmp_path / "m", "--engine", "gpu")
         assert "engine gpu: PyTorch finds no GPU here; take --engine cpu, or leave it out" in line
-        monkeypatch.setattr(engines, "find_spec", lambda name: None)
+        monkeypatch.setattr("snm.devices.find_spec", lambda name: None)
         with pytest.raises(MissingExtra, match="the GPU engine"):
-            engines.find_gpu()
+            find_gpu()
         with pytest.raises(SettingsError, match="engine 'tpu' is not known; expected one of auto, cpu, gpu"):
             Settings(engine="tpu")
 
@@ -468,15 +483,15 @@ class TestChoice:
     def test_auto_picks(
         self, engine: str, tokens: int, there: bool, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(engines, "has_gpu", lambda: there)
-        monkeypatch.setattr(engines, "find_gpu", lambda: torch.device("cpu"))
-        made: Any = engines.make(Settings(engine=engine), tokens, snm.progress.silent, lambda message: None)
+        monkeypatch.setattr("snm.devices.has_gpu", lambda: there)
+        monkeypatch.setattr("snm.devices.find_gpu", lambda: torch.device("cpu"))
+        made: Any = make(Settings(engine=engine), tokens, snm.progress.silent, lambda message: None)
         assert made.name == name
-        assert engines.device_of(engine) == "cpu"
+        assert device_of(engine) == "cpu"
 
     def test_has_gpu_is_pytorchs_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
         library: Callable[[str], object] = lambda name: object()  # noqa: E731
         monkeypatch.setattr("ctypes.CDLL", library)
         for there in (True, False):
             monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-            assert engines.has_gpu() is there
+            assert has_gpu() is there

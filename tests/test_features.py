@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snm.counting import Counter, least_counts
+from snm.counts.counting import Counter
 from snm.errors import SpecError
-from snm.features import PRESETS, FeatureSpec, KeyLayout, feature_family
-from snm.vocabulary import Vocabulary
+from snm.features.families import feature_family
+from snm.features.specification import PRESETS, FeatureSpec
+from snm.layouts.keys import KeyLayout
+from snm.text.vocabulary import Vocabulary
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
 
 
@@ -36,12 +38,12 @@ def test_skips_meet_all_limits() -> None:
 def test_presets_have_the_papers_features() -> None:
     assert len(FeatureSpec(PRESETS["snm5"]).types) == 5
     ten = FeatureSpec("snm10-skip")
-    assert (len(ten.types), len(ten.slots)) == (10 + 15 + 4, 10 + 15 + 40)
+    assert (len(ten.types), len(ten.templates)) == (10 + 15 + 4, 10 + 15 + 40)
     five = FeatureSpec("snm5-skip")
     assert len(five.types) == 5 + 27 + 7
     only = {str(t) for t in FeatureSpec("snm5-skip-only").types}
     assert only == {str(t) for t in five.types} - {f"{n}-gram" for n in range(2, 6)}
-    star = max(slot.s for slot in five.slots)
+    star = max(slot.s for slot in five.templates)
     assert star == 20, "where * ends"
 
 
@@ -59,12 +61,12 @@ def test_the_text_of_a_specification_gives_the_same_specification(text: str) -> 
     spec = FeatureSpec(text)
     again = FeatureSpec(spec.text)
     assert again == spec
-    assert again.slots == spec.slots
+    assert again.templates == spec.templates
 
 
 def test_terms_that_overlap_give_each_slot_once() -> None:
     once = FeatureSpec("ngram(0..3)")
-    assert FeatureSpec("ngram(0..3) + ngram(2..3) + snm3").slots == once.slots
+    assert FeatureSpec("ngram(0..3) + ngram(2..3) + snm3").templates == once.templates
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_terms_that_overlap_give_each_slot_once() -> None:
         ("skip(r=1, s=1..*, a=1)", "needs 'tied'"),
         ("skip(r=1, s=9..*, a=1, tied, cap=3)", "cap=3 lies below"),
         ("skip(r=1, s=1, a=1, loose)", "cannot read 'loose'"),
-        ("skip(r=1..32, s=1..40, words=1..32)", "features an event; the most is"),
+        ("skip(r=1..32, s=1..40, words=1..32)", "features for an event; the most is"),
         ("family(nowhere)", "not registered"),
     ],
 )
@@ -181,7 +183,7 @@ def test_a_family_that_looks_at_the_target_is_refused() -> None:
         return lambda tokens, position: tokens.astype(np.uint64) + np.uint64(1)
 
     for text in (random_text(4), text_of([[3, 4, 5, 6]] * 60), text_of([[3]]), text_of([[2]])):
-        with pytest.raises(SpecError, match="looks at the target"):
+        with pytest.raises(SpecError, match="reads the target"):
             extractor_of("family(cheat)", text, 14).check_families(text.tokens)
 
 
@@ -191,7 +193,7 @@ def test_a_family_that_looks_at_the_target_late_in_a_sentence_is_refused() -> No
         return lambda tokens, position: np.where(position >= 3, tokens + np.uint64(1), np.uint64(0))
 
     text = random_text(4)
-    with pytest.raises(SpecError, match="looks at the target"):
+    with pytest.raises(SpecError, match="reads the target"):
         extractor_of("family(late_cheat)", text, 14).check_families(text.tokens)
 
 
@@ -227,7 +229,7 @@ def test_a_family_needs_a_plain_name() -> None:
 
 def test_the_parent_of_a_feature_is_part_of_it() -> None:
     spec = FeatureSpec("ngram(0..3) + skip(r=1..2, s=1..2, words=1..3) + skip(r=2, s=3..4, a=1) + class(r=1..2, a=0)")
-    shapes = [(s.r, s.s, s.a, spec.types[s.type_index].classes) for s in spec.slots]
+    shapes = [(s.r, s.s, s.a, spec.types[s.type_index].classes) for s in spec.templates]
     parents = {shape: shapes[p] for shape, p in zip(shapes, spec.parents, strict=True)}
     empty = (0, 0, 0, False)
     assert parents[empty] == parents[0, 0, 1, False] == parents[1, 2, 0, False] == parents[1, 0, 0, True] == empty
@@ -241,7 +243,7 @@ def test_the_parent_of_a_feature_is_part_of_it() -> None:
 
 def test_a_second_part_tells_what_the_parent_does_not() -> None:
     spec = FeatureSpec("ngram(0..6) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=2..3, a=0..1, tied)")
-    shapes = [(s.r, s.s, s.a) for s in spec.slots]
+    shapes = [(s.r, s.s, s.a) for s in spec.templates]
     kept = np.array([1 if kind.is_ngram and kind.a < 5 else 2 for kind in spec.types])
     seconds = {shape: shapes[p] for shape, p in zip(shapes, spec.second_parents(kept), strict=True)}
     assert seconds[1, 1, 2] == (1, 2, 1), "without the word that the parent has beside it"
@@ -261,9 +263,9 @@ def test_what_was_seen_was_seen_in_part(spec: str, prune: int) -> None:
     extractor = extractor_of(spec, text, 22)
     rows: dict[int, int] = {}
     for counts in Counter(text, extractor, 1 << 30, prune=prune):
-        rows |= dict(zip(counts.features.tolist(), counts.totals.tolist(), strict=True))
+        rows |= dict(zip(counts.features.tolist(), counts.feature_counts.tolist(), strict=True))
     keys = extractor.keys(text.tokens, 0, len(text.tokens)).tolist()
-    kept = least_counts(extractor, prune)
+    kept = extractor.min_counts(prune)
     for parts, least in ((extractor.spec.parents, 100), (extractor.spec.second_parents(kept), 100 * (spec != "snm5"))):
         checked = 0
         for q, parent in enumerate(parts):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from snm.adjustment.metafeatures import NAMES, MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
 from snm.errors import SettingsError, SpecError
-from snm.metafeatures import FLOOR_CODES, NAMES, PAIR_CODES, MetafeatureSet, half_octave
-from snm.reference import half_octaves
-from snm.training import TrainingSettings
+from snm.layouts.weights import FLOOR_CODES, PAIR_CODES, half_octave
+from snm.reference.paper import half_octaves
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from snm.training import TrainingSettings
     ],
 )
 def test_all_conjunctions(feature_buckets: str, link_buckets: str, number: int) -> None:
-    masks = MetafeatureSet.parse("all", feature_buckets, link_buckets, merged=False).masks()
+    masks = MetafeatureSet.parse("all", feature_buckets, link_buckets, merge=False).masks()
     assert len(masks) == number
     assert set(masks.values()) == {1}
 

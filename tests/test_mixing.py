@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import snm
-from snm.corpus import encode_files
 from snm.errors import InputError, SettingsError
-from snm.evaluation import perplexity, verify
-from snm.mixing import MixtureModel, find_weights, mix, weigh
-from snm.model import RowModel
-from snm.pipeline import Settings
+from snm.evaluation import verify
+from snm.mixing import find_weights, mix, weigh
+from snm.scoring.mixture import MixtureModel
+from snm.scoring.model import RowModel
+from snm.settings import Settings
+from snm.text.encoding import encode_files
 from tests.conftest import train
 from tests.test_cli import fails, ok
 from tests.test_model import LanguageModelTests
@@ -66,8 +67,8 @@ def test_a_mixture_is_never_worse_than_its_best_member(
     members: list[RowModel], mixture: MixtureModel, dev: Path
 ) -> None:
     text = encode_files(dev, mixture.vocabulary)
-    alone = [perplexity(member, text).ppl for member in members]
-    mixed = perplexity(mixture, text).ppl
+    alone = [member.perplexity(text).ppl for member in members]
+    mixed = mixture.perplexity(text).ppl
     assert mixed <= min(alone) + 1e-9
     assert mixture.manifest["dev_perplexity"] == pytest.approx(mixed)
     assert mixture.manifest["dev_perplexities"] == pytest.approx(alone)
@@ -116,7 +117,7 @@ def test_the_same_words_in_another_order_are_mapped(corpus_file: Path, dev: Path
     first = train(corpus_file, tmp_path / "a", Settings(threads=1, order=2))
     words = tmp_path / "words"
     words.write_text("\n".join(reversed(first.vocabulary.words[3:])))
-    second = train(corpus_file, tmp_path / "b", Settings(threads=1, order=2, vocabulary=words, model="kn"))
+    second = train(corpus_file, tmp_path / "b", Settings(threads=1, order=2, vocab=words, model="kn"))
     assert first.vocabulary.words != second.vocabulary.words
     mixed = mix([first.path, second.path], dev, tmp_path / "m")
     context = "the cat"

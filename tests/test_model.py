@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 import snm
-from snm import reference
-from snm.corpus import Text, encode_files, encode_lines
 from snm.errors import FormatError, InputError, SettingsError
-from snm.evaluation import check_sums, perplexity, verify
-from snm.features import PRESETS, feature_family
-from snm.kernels.stepping import kernels_of
-from snm.model import LanguageModel, RowModel
-from snm.pipeline import Settings
+from snm.evaluation import check_sums, verify
+from snm.features.families import feature_family
+from snm.features.specification import PRESETS
+from snm.kernels.beams import kernels_of
+from snm.model import LanguageModel
+from snm.reference import paper
+from snm.scoring.model import RowModel
+from snm.settings import Settings
+from snm.text.encoding import Text, encode_files, encode_lines
 from tests.conftest import SMALL_SKIPS, train
 from tests.test_features import suffix_pair
 
@@ -181,7 +183,7 @@ class LanguageModelTests:
 
     def test_perplexity_report(self, model: LanguageModel) -> None:
         text = encode_lines(["the cat sees fish", self.SENTENCE], model.vocabulary)
-        report = perplexity(model, text)
+        report = model.perplexity(text)
         (first, second) = model.score_words(["the cat sees fish", self.SENTENCE])
         logs = [p for word, p in [*first, *second] if word != "purple" or not model.vocabulary.closed]
         assert (report.sentences, report.tokens, report.oov) == (2, 12, 1)
@@ -194,7 +196,7 @@ class LanguageModelTests:
 
     def test_perplexity_of_nothing_is_refused(self, model: LanguageModel) -> None:
         with pytest.raises(InputError, match="no words"):
-            perplexity(model, encode_lines(["", " "], model.vocabulary))
+            model.perplexity(encode_lines(["", " "], model.vocabulary))
 
     def test_sums_over_contexts(self, model: LanguageModel) -> None:
         text = encode_lines(["the cat sees purple fish"] * 30, model.vocabulary)
@@ -213,7 +215,7 @@ class TestSnm(LanguageModelTests):
     def test_training_pays(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
         text = encode_files([corpus_file], model.vocabulary)
         unigram = train([corpus_file], tmp_path / "m", Settings(features="ngram(0)", threads=1))
-        assert perplexity(model, text).ppl < 0.5 * perplexity(unigram, text).ppl
+        assert model.perplexity(text).ppl < 0.5 * unigram.perplexity(text).ppl
 
     def test_the_events_of_a_part_do_not_change_scores(
         self, model: LanguageModel, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
@@ -221,7 +223,7 @@ class TestSnm(LanguageModelTests):
         tokens = encode_files([corpus_file], model.vocabulary).tokens
         expected = model.probabilities(tokens)
         for most in (1, 7, 64, 100, 1500):
-            monkeypatch.setattr("snm.scoring.MOST_EVENTS", most)
+            monkeypatch.setattr("snm.scoring.texts.MAX_EVENTS", most)
             few = tokens[: 100 * most]
             assert np.array_equal(model.probabilities(few), expected[: len(few)])
 
@@ -292,7 +294,7 @@ class TestFamily(LanguageModelTests):
 
     def test_another_family_of_that_name_is_refused(self, model: RowModel, monkeypatch: pytest.MonkeyPatch) -> None:
         other = feature_family("suffix_pair", span=2)
-        monkeypatch.setattr("snm.features._families", {})
+        monkeypatch.setattr("snm.features.families._families", {})
         other(
             lambda vocabulary: lambda tokens, position: np.where(position > 1, tokens * 0 + np.uint64(7), np.uint64(0))
         )
@@ -316,10 +318,10 @@ def test_a_trained_model_is_the_oracles(corpus_file: Path, tmp_path: Path) -> No
     model = train([corpus_file], tmp_path / "m", settings)
     text = encode_files([corpus_file], model.vocabulary)
     few = Text(text.tokens[: np.flatnonzero(text.tokens == 1)[4] + 1], 5)
-    counts = reference.count(model.spec, reference.to_sentences(text.tokens), len(model.vocabulary))
+    counts = paper.count(model.spec, paper.to_sentences(text.tokens), len(model.vocabulary))
     m = {f: {j: c / sum(row.values()) for j, c in row.items()} for f, row in counts.items()}
-    assert perplexity(model, few).ppl == pytest.approx(
-        reference.perplexity(model.spec, m, reference.to_sentences(few.tokens)), rel=1e-6
+    assert model.perplexity(few).ppl == pytest.approx(
+        paper.perplexity(model.spec, m, paper.to_sentences(few.tokens)), rel=1e-6
     )
 
 

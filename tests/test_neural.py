@@ -17,16 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snm
-from snm.baselines import neural
-from snm.baselines.neural import NetworkSettings, NeuralModel, checkpoint_folder
-from snm.baselines.tree import Tree
-from snm.corpus import encode_files, encode_lines
+from snm.baselines.neural.checkpoints import checkpoint_folder
+from snm.baselines.neural.model import NeuralModel
+from snm.baselines.neural.settings import NetworkSettings
+from snm.baselines.neural.training import make_network
+from snm.baselines.neural.tree import Tree
 from snm.errors import FormatError, MissingExtra, SettingsError
-from snm.evaluation import perplexity, verify
+from snm.evaluation import verify
+from snm.kernels import tree as tree_kernels
+from snm.layouts.tokens import BEGIN, UNKNOWN
 from snm.model import LanguageModel
-from snm.pipeline import Settings, train
+from snm.pipeline import train
 from snm.progress import Advance
-from snm.vocabulary import BEGIN, UNKNOWN
+from snm.settings import Settings
+from snm.text.encoding import encode_files, encode_lines
 from tests.conftest import random_text, vocabulary_of
 from tests.test_cli import fails, ok
 from tests.test_model import LanguageModelTests
@@ -65,14 +69,14 @@ class NeuralTests(LanguageModelTests):
         text = encode_files(corpus_file, model.vocabulary)
         counts = np.bincount(text.tokens[text.tokens != BEGIN])
         p = counts[counts > 0] / text.events
-        assert perplexity(model, text).ppl < 0.6 * np.exp(-(p * np.log(p)).sum())
+        assert model.perplexity(text).ppl < 0.6 * np.exp(-(p * np.log(p)).sum())
 
     def test_verify(self, model: LanguageModel) -> None:
         assert verify(model.path, contexts=20).worst < 1e-6
 
     def test_torch_scores_the_same(self, model: LanguageModel, corpus_file: Path) -> None:
-        from snm.baselines.fitting import score
-        from snm.baselines.networks import Network, Shape
+        from snm.baselines.neural.batches import score
+        from snm.baselines.neural.networks import Network, Shape
 
         assert isinstance(model, NeuralModel)
         network = Network(Shape(**model.shape), model.output.tree, "cpu")
@@ -149,12 +153,11 @@ def test_words_of_a_class_share_a_node() -> None:
 
 
 def test_features_are_hashed_alike() -> None:
-    from snm.baselines.networks import hash_contexts
-    from snm.kernels import tree
+    from snm.baselines.neural.networks import hash_contexts
 
     tokens = random_text(3, 1, 300_000, 30).tokens
     hashes = np.empty((len(tokens), 9), np.uint64)
-    tree.hash_contexts(tokens, BEGIN, hashes)
+    tree_kernels.hash_contexts(tokens, BEGIN, hashes)
     other = hash_contexts(torch.from_numpy(tokens[:-1].astype(np.int64))[None], 9)[0].numpy().view(np.uint64)
     assert np.array_equal(hashes[1:], other)
     assert len(np.unique(hashes[hashes != 0][9:])) > 9
@@ -166,11 +169,11 @@ def test_features_are_hashed_alike() -> None:
 
 def test_the_gradient_of_the_features_is_the_losss() -> None:
     """A step of AdaGrad from sums of squares of nothing is by the rate, against the sign of the slope."""
-    from snm.baselines.fitting import cut, take
-    from snm.baselines.networks import Features
+    from snm.baselines.neural.batches import cut, take
+    from snm.baselines.neural.networks import Features
 
     text = random_text(5, 30, 12)
-    network, _ = neural.make_network("hsme", SMALL, 3, 1, text, vocabulary_of(14), "cpu")
+    network, _ = make_network("hsme", SMALL, 3, 1, text, vocabulary_of(14), "cpu")
     table = network.table
     assert table is not None
     table.normal_(generator=torch.Generator().manual_seed(1))
@@ -199,13 +202,13 @@ def test_the_gradient_of_the_features_is_the_losss() -> None:
 @pytest.mark.parametrize("softmax", ["tree", "adaptive"])
 def test_rare_words_go_another_way_to_the_same_end(softmax: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes outside the matrix product, and parts of the softmax, take part in probabilities that sum to one."""
-    monkeypatch.setattr("snm.baselines.networks.CUTS", (5, 9))
+    monkeypatch.setattr("snm.baselines.neural.networks.CUTS", (5, 9))
     text = random_text(5, 30, 12)
     how = replace(SMALL, softmax=softmax, slots=1 << 14 if softmax == "tree" else None)
     losses = []
     for dense in (1024, 3):
-        monkeypatch.setattr("snm.baselines.networks.DENSE_NODES", dense)
-        network, _ = neural.make_network("rnn", how, None, 1, text, vocabulary_of(14), "cpu")
+        monkeypatch.setattr("snm.baselines.neural.networks.DENSE_NODES", dense)
+        network, _ = make_network("rnn", how, None, 1, text, vocabulary_of(14), "cpu")
         with torch.no_grad():
             for p in network.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(2)))
@@ -220,7 +223,7 @@ def test_rare_words_go_another_way_to_the_same_end(softmax: str, monkeypatch: py
 
 
 def test_batches_hold_every_event_once() -> None:
-    from snm.baselines.fitting import cut, group, take
+    from snm.baselines.neural.batches import cut, group, take
 
     text = random_text(1, 50, 12, 40)
     tokens = torch.from_numpy(text.tokens.astype(np.int32))
@@ -321,13 +324,13 @@ def test_no_passes_leave_the_words_frequencies(corpus_file: Path, tmp_path: Path
 def test_mistakes(models: dict[str, Path], corpus_file: Path, tmp_path: Path, model_path: Path) -> None:
     out = ("-o", tmp_path / "m")
     for arguments, expected in (
-        (("--model", "rnn", "--loss", "poisson"), "--loss would do nothing"),
-        (("--model", "rnn", "--memory", "1G"), "--memory would do nothing"),
-        (("--model", "hsme", "--hidden", "5"), "--hidden would do nothing"),
-        (("--model", "kn", "--hidden", "5"), "--hidden would do nothing"),
-        (("--model", "kn", "--passes", "5"), "--passes would do nothing"),
-        (("--model", "rnn", "--cell", "lstm", "--order", "3"), "--order would do nothing"),
-        (("--model", "rnn", "--document"), "--document would do nothing"),
+        (("--model", "rnn", "--loss", "poisson"), "--loss would have no effect"),
+        (("--model", "rnn", "--memory", "1G"), "--memory would have no effect"),
+        (("--model", "hsme", "--hidden", "5"), "--hidden would have no effect"),
+        (("--model", "kn", "--hidden", "5"), "--hidden would have no effect"),
+        (("--model", "kn", "--passes", "5"), "--passes would have no effect"),
+        (("--model", "rnn", "--cell", "lstm", "--order", "3"), "--order would have no effect"),
+        (("--model", "rnn", "--document"), "--document would have no effect"),
         (("--model", "rnn", "--dropout", "1"), "dropout is 1.0; expected 0 or more, and below 1"),
         (("--model", "rnn", "--rate", "0"), "rate is 0.0"),
         (("--model", "rnn", "--checkpoint", "-1"), "checkpoint is -60"),
@@ -357,14 +360,14 @@ def test_a_gpu_scores_and_trains_alike(family: str, corpus_file: Path, tmp_path:
     model = train(corpus_file, tmp_path / "cpu", settings)
     trained = train(corpus_file, tmp_path / "gpu", replace(settings, engine="gpu"))
     text = encode_files(corpus_file, model.vocabulary)
-    assert perplexity(trained, text).ppl == pytest.approx(perplexity(model, text).ppl, rel=0.05)
+    assert trained.perplexity(text).ppl == pytest.approx(model.perplexity(text).ppl, rel=0.05)
     expected = model.probabilities(text.tokens)
     model.move_to("gpu")
     assert model.probabilities(text.tokens) == pytest.approx(expected, rel=1e-2)
 
 
 def test_without_torch(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neural, "find_spec", lambda name: None)
+    monkeypatch.setattr("snm.baselines.neural.settings.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"training a neural model.* pip install torch .* extra 'neural'"):
         train(corpus_file, tmp_path / "m", FAMILIES["rnn"])
 
@@ -380,7 +383,7 @@ def test_scoring_needs_no_torch(models: dict[str, Path], corpus_file: Path) -> N
 
 
 def test_torch_is_imported_by_none_but_networks() -> None:
-    code = "import sys, snm.cli, snm.pipeline, snm.reproduce, snm.baselines.rnn; print('torch' in sys.modules)"
+    code = "import sys, snm.cli, snm.pipeline, snm.reproduction.workspace, snm.baselines.neural.rnn; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

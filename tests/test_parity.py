@@ -9,15 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snm import reference
-from snm.corpus import Text
-from snm.counting import Counter, Counts, unigram_counts
-from snm.features import Extractor
-from snm.kernels.adjustment import EVENTS_TOGETHER
-from snm.learning import Learner
-from snm.metafeatures import MetafeatureSet
-from snm.rows import RowIndex
-from snm.training import Adjustment, Annotations, HeldOut, TrainingSettings, bucket_hashes
+from snm.adjustment.events import AnnotatedEvents
+from snm.adjustment.function import Adjustment
+from snm.adjustment.held_out import HeldOut
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
+from snm.adjustment.threads import AdjustmentTrainer
+from snm.counts.counting import Counter, unigram_counts
+from snm.counts.index import build_row_index
+from snm.features.extraction import Extractor
+from snm.kernels.adjustment import GROUP_EVENTS
+from snm.layouts.counts import Counts
+from snm.layouts.weights import bucket_hashes
+from snm.reference import paper
+from snm.text.encoding import Text
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
 
 SPECS = ["ngram(0..4)", SMALL_SKIPS, "snm5-skip", "snm5-skip-only", "snm10-skip"]
@@ -31,10 +36,10 @@ def all_counts(text: Text, extractor: Extractor, threads: int = 1, partitions: i
     offsets = [p.offsets[:-1] + end - len(p.targets) for p, end in zip(parts, ends, strict=True)]
     return Counts(
         np.concatenate([p.features for p in parts]),
-        np.concatenate([p.totals for p in parts]),
+        np.concatenate([p.feature_counts for p in parts]),
         np.append(np.concatenate(offsets), ends[-1]),
         np.concatenate([p.targets for p in parts]),
-        np.concatenate([p.counts for p in parts]),
+        np.concatenate([p.link_counts for p in parts]),
     )
 
 
@@ -44,18 +49,18 @@ def as_dictionary(counts: Counts, values: np.ndarray) -> dict[tuple[int, int], f
     return dict(zip(zip(keys.tolist(), counts.targets.tolist(), strict=True), values.tolist(), strict=True))
 
 
-def oracle_counts(text: Text, extractor: Extractor) -> reference.Counts:
-    return reference.count(extractor.spec, reference.to_sentences(text.tokens), len(extractor.vocabulary))
+def oracle_counts(text: Text, extractor: Extractor) -> paper.Counts:
+    return paper.count(extractor.spec, paper.to_sentences(text.tokens), len(extractor.vocabulary))
 
 
-def key(extractor: Extractor, feature: reference.Feature) -> int:
-    return reference.key_of(extractor.spec, extractor.layout, feature)
+def key(extractor: Extractor, feature: paper.Feature) -> int:
+    return paper.key_of(extractor.spec, extractor.layout, feature)
 
 
-def oracle_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray) -> reference.Adjustment:
+def oracle_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray) -> paper.Adjustment:
     buckets = metafeatures.feature_buckets, metafeatures.link_buckets
     hashes = bucket_hashes("feature-count"), bucket_hashes("link-count")
-    return reference.Adjustment(extractor.spec, extractor.layout, metafeatures.masks(), table, buckets, hashes)
+    return paper.Adjustment(extractor.spec, extractor.layout, metafeatures.masks(), table, buckets, hashes)
 
 
 def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: int = 0) -> Adjustment:
@@ -65,8 +70,8 @@ def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: in
     return made
 
 
-def annotated(text: Text, extractor: Extractor) -> Annotations:
-    annotations = Annotations(
+def annotated(text: Text, extractor: Extractor) -> AnnotatedEvents:
+    annotations = AnnotatedEvents(
         text, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32)
     )
     for _ in Counter(text, extractor, 1 << 30, partitions=3, annotations=annotations):
@@ -87,9 +92,9 @@ def test_features_and_counts_are_the_oracles(spec: str, text: Text) -> None:
         for target, n in row.items()
     }
     counts = all_counts(text, extractor)
-    assert as_dictionary(counts, counts.counts) == expected
-    totals = np.add.reduceat(counts.counts, counts.offsets[:-1], dtype=np.uint64)
-    assert np.array_equal(totals, counts.totals)
+    assert as_dictionary(counts, counts.link_counts) == expected
+    totals = np.add.reduceat(counts.link_counts, counts.offsets[:-1], dtype=np.uint64)
+    assert np.array_equal(totals, counts.feature_counts)
 
 
 @given(text=texts)
@@ -98,12 +103,12 @@ def test_class_features_and_counts_are_the_oracles(text: Text) -> None:
     spec = "ngram(0..2) + class(r=1..3, a=0..1) + class(r=1, s=1..3, a=0, tied) + skip(r=1, s=1, a=0)"
     extractor = extractor_of(spec, text, WORDS, classes=classes)
     expected: Counter_[tuple[int, int]] = Counter_()
-    for context, target in reference.events(reference.to_sentences(text.tokens)):
-        for feature in reference.features_of(extractor.spec, context, classes.tolist()):
+    for context, target in paper.events(paper.to_sentences(text.tokens)):
+        for feature in paper.features_of(extractor.spec, context, classes.tolist()):
             if feature[1]:
                 expected[key(extractor, feature), target] += 1
     counts = next(iter(Counter(text, extractor, 1 << 30)))
-    assert as_dictionary(counts, counts.counts) == expected
+    assert as_dictionary(counts, counts.link_counts) == expected
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -120,8 +125,8 @@ METAFEATURES = [
     MetafeatureSet.parse(),
     MetafeatureSet.parse("all"),
     MetafeatureSet.parse("all", link_buckets="double"),
-    MetafeatureSet.parse("all", link_buckets="double", merged=False),
-    MetafeatureSet.parse("all", feature_buckets="double", link_buckets="double", merged=False),
+    MetafeatureSet.parse("all", link_buckets="double", merge=False),
+    MetafeatureSet.parse("all", feature_buckets="double", link_buckets="double", merge=False),
     MetafeatureSet.parse("all", feature_buckets="double", link_buckets="double"),
     MetafeatureSet.parse("all", link_buckets="single"),
     MetafeatureSet.parse("all, -feature", link_buckets="double"),
@@ -139,8 +144,8 @@ def test_gradients_are_the_oracles(metafeatures: MetafeatureSet, loss: str) -> N
     found, _ = kernel_gradients(text, extractor, made, loss == "leave-one-out")
     counts, oracle = oracle_counts(text, extractor), oracle_adjustment(extractor, metafeatures, made.table)
     compared = 0
-    for k, (context, target) in enumerate(reference.events(reference.to_sentences(text.tokens))):
-        parts = reference.gradients(extractor.spec, counts, oracle, context, target, loss == "leave-one-out")
+    for k, (context, target) in enumerate(paper.events(paper.to_sentences(text.tokens))):
+        parts = paper.gradients(extractor.spec, counts, oracle, context, target, loss == "leave-one-out")
         expected = {key(extractor, feature): pair for feature, pair in parts.items()}
         assert found[k].keys() == expected.keys()
         for feature, pair in expected.items():
@@ -156,12 +161,12 @@ def kernel_gradients(
     tokens = text.tokens
     keys = extractor.keys(tokens, 0, len(tokens))
     annotations = annotated(text, extractor)
-    gradients = np.full((len(tokens), extractor.n_slots, 2), np.nan)
-    learner = Learner(made, extractor.n_slots, annotations.unigrams, leave_one_out, rate=0.0)
-    loss = learner.learn(keys, tokens, annotations.values, gradients)
+    gradients = np.full((len(tokens), extractor.n_templates, 2), np.nan)
+    trainer = AdjustmentTrainer(made, extractor.n_templates, annotations.unigrams, leave_one_out, rate=0.0)
+    loss = trainer.train(keys, tokens, annotations.values, gradients)
     events = []
     for k in np.flatnonzero(tokens != 0):
-        used = [q for q in range(extractor.n_slots) if not np.isnan(gradients[k, q, 0])]
+        used = [q for q in range(extractor.n_templates) if not np.isnan(gradients[k, q, 0])]
         events.append({int(keys[q, k]): tuple(gradients[k, q].tolist()) for q in used})
     return events, loss
 
@@ -177,19 +182,19 @@ def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimise
     oracle = oracle_adjustment(extractor, metafeatures, made.table.copy())
     annotated(text, extractor).train(made, settings, 1, lambda n: None)
     counts = oracle_counts(text, extractor)
-    groups: dict[int, list[tuple[reference.Sentence, int, list[reference.Feature]]]] = {}
-    events = reference.events(reference.to_sentences(text.tokens))
+    groups: dict[int, list[tuple[paper.Sentence, int, list[paper.Feature]]]] = {}
+    events = paper.events(paper.to_sentences(text.tokens))
     for k, (context, target) in zip(np.flatnonzero(text.tokens != 0).tolist(), events, strict=True):
-        slots = {f: slot_order(extractor, context, f) for f in reference.features_of(extractor.spec, context)}
-        groups.setdefault(k // EVENTS_TOGETHER, []).append((context, target, sorted(slots, key=slots.__getitem__)))
+        slots = {f: slot_order(extractor, context, f) for f in paper.features_of(extractor.spec, context)}
+        groups.setdefault(k // GROUP_EVENTS, []).append((context, target, sorted(slots, key=slots.__getitem__)))
     for group in groups.values():
-        reference.train_group(extractor.spec, counts, oracle, group, 0.05, loss == "leave-one-out")
+        paper.train_group(extractor.spec, counts, oracle, group, 0.05, loss == "leave-one-out")
     assert len(groups) > 3
     assert np.count_nonzero(oracle.table[:, 0]) > 300
     np.testing.assert_allclose(made.table, oracle.table, rtol=1e-5, atol=1e-6)
 
 
-def slot_order(extractor: Extractor, context: reference.Sentence, feature: reference.Feature) -> int:
+def slot_order(extractor: Extractor, context: paper.Sentence, feature: paper.Feature) -> int:
     """The first slot at which a feature of this event stands."""
     tokens = np.array([*context, 1], np.uint32)
     column: list[int] = extractor.keys(tokens, len(context), len(tokens))[:, 0].tolist()
@@ -206,15 +211,15 @@ def test_matrix_row_sums_and_probabilities_are_the_oracles(spec: str, metafeatur
     counts = all_counts(text, extractor)
     weights, sums = made.weigh(counts, threads=2)
     oracle = oracle_adjustment(extractor, metafeatures, made.table)
-    m = reference.matrix(oracle_counts(text, extractor), oracle, loss == "leave-one-out")
+    m = paper.matrix(oracle_counts(text, extractor), oracle, loss == "leave-one-out")
     expected = {(key(extractor, f), j): v for f, row in m.items() for j, v in row.items()}
     assert as_dictionary(counts, weights) == pytest.approx(expected, rel=1e-6)
     row_sums = {key(extractor, f): sum(row.values()) for f, row in m.items()}
     assert dict(zip(counts.features.tolist(), sums.tolist(), strict=True)) == pytest.approx(row_sums, rel=1e-6)
 
     other = random_text(17, 10)  # held-out text: features that were never seen among it
-    held_out = HeldOut(other, extractor, counts, RowIndex.build(counts.features))
-    expected_ppl = reference.perplexity(extractor.spec, m, reference.to_sentences(other.tokens))
+    held_out = HeldOut(other, extractor, counts, build_row_index(counts.features))
+    expected_ppl = paper.perplexity(extractor.spec, m, paper.to_sentences(other.tokens))
     assert held_out.perplexity(made) == pytest.approx(expected_ppl, rel=1e-6)
 
 
@@ -223,7 +228,7 @@ def small_case() -> tuple[Text, Extractor, TrainingSettings, Adjustment]:
     text = random_text(19, 12, 8, 8)
     text = Text(np.concatenate([text.tokens, text_of([[*range(2, 10), 9, 8]]).tokens]), text.sentences + 1)
     extractor = extractor_of("ngram(0..2) + skip(r=1, s=1, a=0..1)", text, 10)
-    settings = TrainingSettings(slots=500, metafeatures=MetafeatureSet.parse(merged=False))
+    settings = TrainingSettings(slots=500, metafeatures=MetafeatureSet.parse(merge=False))
     return text, extractor, settings, random_adjustment(extractor, settings)
 
 
@@ -252,21 +257,21 @@ def test_poisson_gradient_is_the_derivative_of_the_loss(loss: str) -> None:
     leave_one_out = loss == "leave-one-out"
     counts, table = oracle_counts(text, extractor), made.table.astype(np.float64)
     oracle = oracle_adjustment(extractor, settings.metafeatures, table)
-    sentences = reference.to_sentences(text.tokens)
+    sentences = paper.to_sentences(text.tokens)
     if leave_one_out:
         # C_i* = 1 means that the feature vanishes; the oracle's y' leaves it out of both terms too
         def total() -> float:
             return sum(
-                reference.poisson_loss(reference.left_out_prediction(extractor.spec, counts, oracle, c, t), t)
-                for c, t in reference.events(sentences)
+                paper.poisson_loss(paper.left_out_prediction(extractor.spec, counts, oracle, c, t), t)
+                for c, t in paper.events(sentences)
             )
     else:
 
         def total() -> float:
-            m = reference.matrix(counts, oracle)
+            m = paper.matrix(counts, oracle)
             return sum(
-                reference.poisson_loss(reference.prediction(m, reference.features_of(extractor.spec, c)), t)
-                for c, t in reference.events(sentences)
+                paper.poisson_loss(paper.prediction(m, paper.features_of(extractor.spec, c)), t)
+                for c, t in paper.events(sentences)
             )
 
     gradient, kernel_loss = summed_gradient(text, extractor, made, oracle, counts, leave_one_out)
@@ -276,14 +281,14 @@ def test_poisson_gradient_is_the_derivative_of_the_loss(loss: str) -> None:
 
 
 def summed_gradient(
-    text: Text, extractor: Extractor, made: Adjustment, oracle: reference.Adjustment,
-    counts: reference.Counts, leave_one_out: bool,
+    text: Text, extractor: Extractor, made: Adjustment, oracle: paper.Adjustment,
+    counts: paper.Counts, leave_one_out: bool,
 ) -> tuple[np.ndarray, float]:  # fmt: skip
     """The kernel's gradients of all events, carried to the slots of the table."""
     found, loss = kernel_gradients(text, extractor, made, leave_one_out)
     gradient = np.zeros(len(made.table))
-    for parts, (context, target) in zip(found, reference.events(reference.to_sentences(text.tokens)), strict=True):
-        for feature in reference.features_of(extractor.spec, context):
+    for parts, (context, target) in zip(found, paper.events(paper.to_sentences(text.tokens)), strict=True):
+        for feature in paper.features_of(extractor.spec, context):
             if key(extractor, feature) not in parts:
                 continue
             g_n, g_p = parts[key(extractor, feature)]
@@ -301,7 +306,7 @@ def test_multinomial_gradient_is_the_derivative_of_the_loss() -> None:
     text, extractor, settings, made = small_case()
     counts = all_counts(text, extractor)
     other = random_text(23, 6, 8, 8)
-    held_out = HeldOut(other, extractor, counts, RowIndex.build(counts.features))
+    held_out = HeldOut(other, extractor, counts, build_row_index(counts.features))
     gradient = np.zeros(len(made.table), np.float64)
     weights, sums = (np.zeros(len(a), np.float64) for a in (held_out.counts.targets, held_out.counts.features))
     loss = held_out._train_batch(held_out.events, made, 0.0, weights, sums, gradient)
@@ -311,10 +316,10 @@ def test_multinomial_gradient_is_the_derivative_of_the_loss() -> None:
     c = oracle_counts(text, extractor)
 
     def total() -> float:
-        m = reference.matrix(c, oracle)
+        m = paper.matrix(c, oracle)
         return sum(
-            reference.multinomial_loss(reference.prediction(m, reference.features_of(extractor.spec, context)), target)
-            for context, target in reference.events(reference.to_sentences(other.tokens))
+            paper.multinomial_loss(paper.prediction(m, paper.features_of(extractor.spec, context)), target)
+            for context, target in paper.events(paper.to_sentences(other.tokens))
         )
 
     assert loss == pytest.approx(total(), rel=1e-6)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from snm.corpus import encode_files, sample_sentences
-from snm.evaluation import check_sums, perplexity
-from snm.features import PRESETS
-from snm.pipeline import Settings, train
+from snm.evaluation import check_sums
+from snm.features.specification import PRESETS
+from snm.pipeline import train
+from snm.settings import Settings
+from snm.text.encoding import encode_files
+from snm.text.sampling import sample_sentences
 from tests.conftest import shared_data
 
 
@@ -22,7 +24,7 @@ def wikitext() -> Path:
 def test_ahead_of_kneser_ney(preset: str, ratio: float, wikitext: Path, tmp_path: Path) -> None:
     """Against modified Kneser-Ney of order 5 (KenLM: 224.81 on the test text), with the training text alone."""
     model = train([wikitext / "train.txt.xz"], tmp_path / "m", Settings(features=preset))
-    report = perplexity(model, encode_files([wikitext / "test.txt.xz"], model.vocabulary), 2)
+    report = model.perplexity(encode_files([wikitext / "test.txt.xz"], model.vocabulary), 2)
     assert report.ppl < ratio * 224.81
 
 

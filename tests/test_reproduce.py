@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from snm.baselines.neural import NetworkSettings
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import InputError, SettingsError
 from snm.evaluation import speed
-from snm.metafeatures import MetafeatureSet
-from snm.reproduce import TABLES, Workspace, find_texts, plot_frontier, settings_of
+from snm.reproduction.plots import plot_frontier
+from snm.reproduction.tables import TABLES, settings_of
+from snm.reproduction.workspace import Workspace, find_texts
 from tests.test_cli import fails, run
 
 
@@ -30,7 +32,7 @@ def corpus(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def workspace(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("snm.reproduce.speed", lambda path, text: 1000.0)
+        patch.setattr("snm.reproduction.workspace.speed", lambda path, text: 1000.0)
         yield Workspace(tmp_path_factory.mktemp("work") / "w", corpus)
 
 
@@ -56,7 +58,7 @@ def test_what_is_there_is_taken(workspace: Workspace, corpus: Path, monkeypatch:
     def no(*args: object, **more: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("snm.reproduce.train", no)
+    monkeypatch.setattr("snm.reproduction.workspace.train", no)
     assert Workspace(workspace.folder, corpus).table("table2") == before
     assert not list(workspace.folder.glob("*.model")), "models are not kept unless asked for"
 
@@ -64,8 +66,8 @@ def test_what_is_there_is_taken(workspace: Workspace, corpus: Path, monkeypatch:
 def test_networks_are_left_out_where_they_cannot_be_trained(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snm.reproduce.find_spec", lambda name: None)
-    monkeypatch.setattr("snm.reproduce.speed", lambda path, text: 1000.0)
+    monkeypatch.setattr("snm.reproduction.workspace.find_spec", lambda name: None)
+    monkeypatch.setattr("snm.reproduction.workspace.speed", lambda path, text: 1000.0)
     said: list[str] = []
     rows = Workspace(tmp_path / "w", corpus, notify=said.append).table("table3")
     assert [row["model"] for row in rows] == [

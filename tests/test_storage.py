@@ -18,10 +18,11 @@ import snm
 from snm import storage
 from snm.errors import FormatError, SettingsError
 from snm.evaluation import verify
-from snm.kernels import page_writing, pages
-from snm.kernels.memory import LINE
-from snm.pages import Spread
-from snm.pipeline import Settings, train
+from snm.kernels import matrix as matrix_kernels
+from snm.kernels import matrix_writing as matrix_writing_kernels
+from snm.layouts.matrix import LINE, Spread
+from snm.pipeline import train
+from snm.settings import Settings
 from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array
 
 
@@ -198,7 +199,7 @@ def test_an_output_that_exists_is_left_alone(corpus_file: Path, copy: Path) -> N
 
 def test_overwriting_is_asked_for(corpus_file: Path, copy: Path) -> None:
     before = snm.load(copy)
-    model = train([corpus_file], copy, Settings(features="ngram(0..1)", threads=1), overwrite=True)
+    model = train([corpus_file], copy, Settings(features="ngram(0..1)", threads=1), force=True)
     assert model.manifest["links"] < before.manifest["links"]
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"], "nothing is left beside it"
 
@@ -214,7 +215,7 @@ def test_what_is_no_model_is_never_overwritten(corpus_file: Path, tmp_path: Path
     precious.mkdir()
     (precious / "chapter1").write_text("words")
     with pytest.raises(SettingsError, match="is not a model"):
-        train([corpus_file], precious, Settings(threads=1), overwrite=True)
+        train([corpus_file], precious, Settings(threads=1), force=True)
     assert (precious / "chapter1").read_text() == "words"
 
 
@@ -222,7 +223,7 @@ def test_a_failed_run_leaves_nothing(corpus_file: Path, tmp_path: Path, monkeypa
     def fail(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("snm.pipeline._Run.adjust", fail)
+    monkeypatch.setattr("snm.pipeline.adjust", fail)
     with pytest.raises(KeyboardInterrupt):
         train([corpus_file], tmp_path / "m", Settings(threads=1))
     assert list(tmp_path.iterdir()) == []
@@ -232,7 +233,7 @@ def test_a_failed_overwrite_keeps_the_old_model(corpus_file: Path, copy: Path, m
     before = (copy / MANIFEST).read_bytes()
     monkeypatch.setattr("snm.storage.file_sha256", lambda path: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        train([corpus_file], copy, Settings(threads=1), overwrite=True)
+        train([corpus_file], copy, Settings(threads=1), force=True)
     assert (copy / MANIFEST).read_bytes() == before
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"]
 
@@ -247,7 +248,7 @@ def test_a_place_that_cannot_be_written(corpus_file: Path, tmp_path: Path) -> No
 def test_a_link_is_followed(corpus_file: Path, copy: Path) -> None:
     link = copy.parent / "link"
     link.symlink_to(copy)
-    train(corpus_file, link, Settings(features="ngram(0)", threads=1), overwrite=True)
+    train(corpus_file, link, Settings(features="ngram(0)", threads=1), force=True)
     assert link.is_symlink()
     assert snm.load(copy).manifest["features"] == "ngram(0)"
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy", "link"]
@@ -264,7 +265,7 @@ def test_a_failed_rename_costs_neither_model(corpus_file: Path, copy: Path, monk
 
     monkeypatch.setattr("os.rename", fail_once)
     with pytest.raises(SettingsError, match="the model is in") as caught:
-        train(corpus_file, copy, Settings(features="ngram(0)", threads=1), overwrite=True)
+        train(corpus_file, copy, Settings(features="ngram(0)", threads=1), force=True)
     assert (copy / MANIFEST).read_bytes() == before
     assert snm.load(str(caught.value).rpartition(" ")[2]).manifest["features"] == "ngram(0)"
 
@@ -285,18 +286,18 @@ def test_every_link_of_a_long_row_is_found(crowded: str, n: int, code_bytes: int
     links = np.zeros(4 * LINE + 3 * n, spread.link_type)
     others = np.iinfo(links.dtype).max  # rows on both sides
     links[:before] = others
-    slots = page_writing.write_long_row(0, n, targets, codes, spread, before, links)
-    assert slots == page_writing.measure_long_row(0, n, targets, spread)
+    slots = matrix_writing_kernels.write_long_row(0, n, targets, codes, spread, before, links)
+    assert slots == matrix_writing_kernels.measure_long_row(0, n, targets, spread)
     assert slots % LINE == 0
     links[before + slots :] = others
     assert np.count_nonzero(links[before : before + slots]) == n
     assert slots <= (1.4 * n + LINE if crowded == "nowhere" else 2.5 * n)
     for place, code in zip(places.tolist(), codes.tolist(), strict=True):
-        at = before + pages.slot_of_link(place, n, spread)
-        assert pages.find_link(place, at, links, spread) == code
+        at = before + matrix_kernels.position_of_link(place, n, spread)
+        assert matrix_kernels.find_link(place, at, links, spread) == code
     for missing in np.setdiff1d(np.arange(1, words), places)[::50].tolist():
-        at = before + pages.slot_of_link(missing, n, spread)
-        assert pages.find_link(missing, at, links, spread) == -1
+        at = before + matrix_kernels.position_of_link(missing, n, spread)
+        assert matrix_kernels.find_link(missing, at, links, spread) == -1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import snm
-from snm.corpus import encode_files
+from snm.adjustment.function import Adjustment
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
+from snm.adjustment.training import TrainingReport, train_adjustment
 from snm.errors import InputError, SettingsError
-from snm.evaluation import perplexity
-from snm.metafeatures import MetafeatureSet
-from snm.model import RowModel
-from snm.pipeline import Settings
+from snm.scoring.model import RowModel
+from snm.settings import Settings
 from snm.storage import ModelWriter
-from snm.training import Adjustment, TrainingReport, TrainingSettings, train_adjustment
+from snm.text.encoding import encode_files
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, train, write_bigrams
 
 
@@ -27,7 +28,7 @@ def make(path: Path, corpus: Path, dev: tuple[Path, ...] = (), threads: int = 1,
 
 
 def ppl(model: RowModel, corpus: Path) -> float:
-    return perplexity(model, encode_files([corpus], model.vocabulary)).ppl
+    return model.perplexity(encode_files([corpus], model.vocabulary)).ppl
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_as_many_events_as_fit_into_memory(
     how = Settings(features=SMALL_SKIPS, threads=1, gate=0)
     train([longer_file], tmp_path / "few", how, notify=said.append)
     (drawn,) = [line for line in said if "as many as fit into" in line]
-    slots = len(snm.FeatureSpec(SMALL_SKIPS).slots)
+    slots = len(snm.FeatureSpec(SMALL_SKIPS).templates)
     assert 0 < int(drawn.split()[5].replace(",", "")) <= 1e-4 * how.memory / (4 * (slots - 1))
 
 
@@ -71,7 +72,7 @@ def test_partitions_and_memory_do_not_change_the_model(longer_file: Path, tmp_pa
 def test_threads_agree_within_one_percent_of_perplexity(
     longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snm.pipeline.EVENTS_FOR_THREADS", 0)
+    monkeypatch.setattr("snm.pipeline.MIN_EVENTS_FOR_THREADS", 0)
     one, three = (make(tmp_path / str(n), longer_file, threads=n) for n in (1, 3))
     assert ppl(three, longer_file) == pytest.approx(ppl(one, longer_file), rel=0.01)
     for name in ("starts",):
@@ -124,7 +125,7 @@ def test_multinomial_sets_text_aside_where_none_is_given(longer_file: Path, tmp_
     said: list[str] = []
     settings = Settings(threads=1, training=TrainingSettings(loss="multinomial"))
     train([longer_file], tmp_path / "m", settings, notify=said.append)
-    assert any("set aside" in message for message in said)
+    assert any("held out" in message for message in said)
 
 
 def test_training_stops_when_held_out_perplexity_rises(longer_file: Path, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_a_tiny_table_collides_and_still_sums_to_one(corpus_file: Path, tmp_path
 def test_a_vocabulary_file(corpus_file: Path, tmp_path: Path) -> None:
     words = tmp_path / "words"
     words.write_text("cat\nthe\nunicorn\n")
-    model = train([corpus_file], tmp_path / "m", Settings(vocabulary=words, threads=1))
+    model = train([corpus_file], tmp_path / "m", Settings(vocab=words, threads=1))
     assert model.vocabulary.words == ("<S>", "</S>", "<UNK>", "cat", "the", "unicorn")
     assert dict(model.next_words("the", 5))["unicorn"] > 0, "never seen, still possible"
 
@@ -214,7 +215,7 @@ def test_empty_held_out_text_is_refused(corpus_file: Path, tmp_path: Path) -> No
 
 def test_settings_that_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="exclude each other"):
-        Settings(vocabulary=tmp_path, max_words=3)
+        Settings(vocab=tmp_path, max_words=3)
     with pytest.raises(SettingsError, match="memory"):
         Settings(memory=5)
 
@@ -249,7 +250,7 @@ def test_more_features_than_are_looked_at_are_sampled(
     longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("snm.training.FEATURES_LOOKED_AT", 50_000)
+    monkeypatch.setattr("snm.adjustment.settings.MAX_FEATURES_OF_EVENTS", 50_000)
     train([longer_file], tmp_path / "m", Settings(order=5, threads=1, gate=0), notify=said.append)
     assert any("drawn by sentence" in message for message in said)
     events = TrainingSettings().events_of(5)
@@ -259,11 +260,11 @@ def test_more_features_than_are_looked_at_are_sampled(
 
 def test_an_exchange_that_another_thread_undid_loses_no_sum_of_squares() -> None:
     """Two threads that come at once: one wrote what it had read before the other added."""
-    from snm.kernels.plain_training import exchange
-    from snm.learning import Own
+    from snm.kernels.fast_training import exchange
+    from snm.layouts.weights import PrivateWeights
 
     table = np.array([[0.5, 1.0], [0.7, 5e37]], np.float32)  # shared, and the thread's own
-    own = Own(np.int64(1), np.array([0]), np.array([0]), np.array([[0.5, 5e37]], np.float32))
+    own = PrivateWeights(np.int64(1), np.array([0]), np.array([0]), np.array([[0.5, 5e37]], np.float32))
     exchange(table, own)
     assert table.tolist() == pytest.approx(np.array([[0.7, 5e37], [0.7, 5e37]]))
     table[0] = 1.0, 2e38  # another has learned

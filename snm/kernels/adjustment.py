@@ -10,58 +10,20 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from snm.kernels.counting import unpack_count
-from snm.kernels.extraction import ABSENT
-from snm.kernels.hashing import FEATURE_SALT, TARGET_SALT, fusing_helper, helper, mix64, slot_of
-from snm.kernels.memory import as_double, as_long, leading_zeros, prefetch
-from snm.metafeatures import FLOOR_CODES, PAIR_CODES, Nearness
+from snm.kernels.compile import helper, kernel
+from snm.kernels.counts import unpack_count
+from snm.kernels.fastmath import clamped_exp
+from snm.kernels.hashing import mix64, slot_of
+from snm.kernels.simd import leading_zeros, prefetch
+from snm.layouts.keys import ABSENT, FEATURE_SALT, TARGET_SALT
+from snm.layouts.weights import FLOOR_CODES, PAIR_CODES
 
-LARGEST_EXPONENT = 30.0  # exp() of more, or of less than its negative, would leave float32 before long
 BATCH = 64  # links whose places are computed together
-EVENTS_TOGETHER = 16  # in training: their gradients are taken at the same weights
-
+GROUP_EVENTS = 16  # in training: their gradients are taken at the same weights
 _32 = np.uint64(32)
-_LOG2_E, _LN_2 = 1 / math.log(2), math.log(2)
-_S2, _S3, _S4, _S5, _S6, _S7, _S8 = (1 / math.factorial(n) for n in range(2, 9))
-_WHOLE = 1.5 * 2.0**52
 _SMALL = 4096  # what the floor of log2 loses of counts below this is in a table
 _LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - np.floor(np.log2(np.maximum(np.arange(_SMALL), 1)))
-
-
-class Function(NamedTuple):
-    """All that the kernels need to know of an adjustment function A."""
-
-    type_shift: np.uint64  # where a key holds its type
-    type_mask: np.uint64
-    type_hashes: np.ndarray  # (types,) uint64
-    count_hashes: np.ndarray  # (buckets,) uint64: of the buckets of a feature count
-    line_hashes: np.ndarray  # (lines,) uint64: of the lines of a link count
-    nearness: Nearness
-    near_types: np.ndarray  # (types,) uint64
-    count_doubled: bool
-    link_doubled: bool
-    link_halved: bool  # buckets of half an octave
-    line_shift: np.int64  # of a link count's bucket to its line
-    start: float  # what every A(i, j) begins at
-    # the plan, see snm.metafeatures.Plan
-    parent: np.ndarray
-    unit: np.ndarray
-    base: np.ndarray
-    kind: np.ndarray
-    multiplicity: np.ndarray
-    ends: np.ndarray
-    lexical: np.ndarray
-    slots: np.uint64
-    table: np.ndarray  # (slots, 1 or 2) float32: theta and, for AdaGrad, the sum of its squared gradients
-
-
-class Unigrams(NamedTuple):
-    """The empty feature's counts, which are not annotated."""
-
-    total: np.int64
-    counts: np.ndarray  # (vocabulary,)
 
 
 class Scratch(NamedTuple):
@@ -71,22 +33,22 @@ class Scratch(NamedTuple):
     `begin`, then those of the positive part alone (from the first with a link count up to `last_p`).
     """
 
-    unit: np.ndarray  # (7,) hashes of one link's units, and of its bases
+    component: np.ndarray  # (7,) hashes of one link's components, and of its bases
     base_hash: np.ndarray
     line: np.ndarray  # (4,) what each group of conjunctions adds to the hash, and to the place
     code: np.ndarray
     begin: np.ndarray  # (links,)
     last_n: np.ndarray
     last_p: np.ndarray
-    place: np.ndarray
+    slots: np.ndarray
     weight_n: np.ndarray  # (links, 16) weight of every kind of conjunction in the negative part
     weight_p: np.ndarray  # … and in the positive part
     negative: np.ndarray  # (links,) the two parts of the gradient
     positive: np.ndarray
-    slot: np.ndarray  # (links,) slot of the event
+    template: np.ndarray  # (links,) template of the feature
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def make_scratch(links, a):
     def integers():
         return np.zeros(links, np.int64)
@@ -132,24 +94,6 @@ def half_bucket(count):
     return max(2 * floor + (count >> max(floor - 1, 0) & 1), 1)
 
 
-@fusing_helper
-def _exp_series(r):
-    return 1 + r * (1 + r * (_S2 + r * (_S3 + r * (_S4 + r * (_S5 + r * (_S6 + r * (_S7 + r * _S8)))))))
-
-
-@helper
-def bounded_exp(x):
-    """exp(x) to one part in 10^9, without a call of the library's.
-
-    A number added to _WHOLE loses its fraction, and what is left of it stands in the lowest bits: it is added to the
-    exponent of the series there. With this and a fused series an event takes a tenth less time than with math.floor.
-    """
-    x = max(min(x, LARGEST_EXPONENT), -LARGEST_EXPONENT) * _LOG2_E
-    shifted = x + _WHOLE
-    r = (x - (shifted - _WHOLE)) * _LN_2
-    return as_double(as_long(_exp_series(r)) + (as_long(shifted) << 52))
-
-
 @helper
 def set_weights(weight, i, total, link_lost, a):
     """weight[i, kind]: of every kind of conjunction, from what the floor of log2 lost of both counts."""
@@ -174,7 +118,7 @@ def link_code(bucket, a):
 
 
 @helper
-def find_places(first, last, bucket, at, a, s):
+def find_slots(first, last, bucket, at, a, s):
     """Places of the conjunctions [first, last), with a link count of this bucket, from place[at] on."""
     s.line[1] = s.line[3] = a.line_hashes[bucket >> a.line_shift]
     s.code[1] = link_code(bucket, a)
@@ -183,11 +127,11 @@ def find_places(first, last, bucket, at, a, s):
         s.code[2] = FLOOR_CODES[(bucket + 1) & 3]
         s.code[3] = PAIR_CODES[bucket & 3]
     for c in range(first, last):
-        group = a.kind[c] >> 2
+        group = a.weight_class[c] >> 2
         h = s.base_hash[a.base[c]] ^ s.line[group]
-        place = np.uint32(slot_of(h, a.slots)) ^ s.code[group]
-        s.place[at + c - first] = place
-        prefetch(a.table, place)
+        slot = np.uint32(slot_of(h, a.slots)) ^ s.code[group]
+        s.slots[at + c - first] = slot
+        prefetch(a.table, slot)
 
 
 @helper
@@ -196,40 +140,40 @@ def target_hash(target):
 
 
 @helper
-def near_target(target, seen, nearness):
+def target_offset(target, seen, window):
     """What a target with this hash adds to the hash of a feature that was seen so often."""
-    span = nearness.spans[floor_log2(seen)]
-    return ((nearness.least + ((target >> _32) * span >> _32)) & -nearness.least) << _32
+    span = window.spans[floor_log2(seen)]
+    return ((window.step + ((target >> _32) * span >> _32)) & -window.step) << _32
 
 
 @helper
-def place_link(i, at, key, seen, total, target, link, a, s):
+def locate_link(i, at, key, seen, total, target, link, a, s):
     """Places and weights of all conjunctions of link i, from place[at] on; return where they end.
 
     The feature was `seen` so often; with leave-one-out its `total` is one less. `target` is the target's hash.
     """
     bucket, _ = log2_bucket(total)
-    kind = (key >> a.type_shift) & a.type_mask
-    s.unit[0] = key ^ FEATURE_SALT
-    s.unit[1] = a.type_hashes[kind]
-    s.unit[2] = a.count_hashes[bucket]
-    s.unit[3] = target
-    s.unit[4] = a.count_hashes[bucket + 1]
-    s.unit[5] = near_target(target, seen, a.nearness)
-    s.unit[6] = a.near_types[kind]
+    type_index = (key >> a.type_shift) & a.type_mask
+    s.component[0] = key ^ FEATURE_SALT
+    s.component[1] = a.type_hashes[type_index]
+    s.component[2] = a.count_hashes[bucket]
+    s.component[3] = target
+    s.component[4] = a.count_hashes[bucket + 1]
+    s.component[5] = target_offset(target, seen, a.window)
+    s.component[6] = a.type_offsets[type_index]
     for b in range(1, len(a.parent)):
-        s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.unit[a.unit[b]]
+        s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.component[a.component[b]]
     bucket, lost = link_bucket(link, a)
     set_weights(s.weight_n, i, total, lost, a)
     last = a.ends[3] if lost > 0.0 and a.link_doubled else a.ends[1]
-    find_places(0, last, bucket, at, a, s)
+    find_slots(0, last, bucket, at, a, s)
     s.begin[i] = at
     s.last_n[i] = last
     return at + last
 
 
 @helper
-def place_positive_part(i, at, total, link, link_p, a, s):
+def locate_positive_part(i, at, total, link, link_p, a, s):
     """The same for the positive part of the gradient, whose link count is `link_p`."""
     bucket, _ = link_bucket(link, a)
     bucket_p, lost = link_bucket(link_p, a)
@@ -237,7 +181,7 @@ def place_positive_part(i, at, total, link, link_p, a, s):
     if bucket_p == bucket:  # the same metafeatures, other weights
         return at
     last = a.ends[3] if lost > 0.0 and a.link_doubled else a.ends[1]
-    find_places(a.ends[0], last, bucket_p, at, a, s)
+    find_slots(a.ends[0], last, bucket_p, at, a, s)
     s.last_p[i] = last
     return at + last - a.ends[0]
 
@@ -247,28 +191,28 @@ def sum_thetas(first, last, at, weight, i, a, s):
     """Sum of weight times theta over the conjunctions [first, last) whose places begin at place[at]."""
     total = 0.0
     for c in range(first, last):
-        total += weight[i, a.kind[c]] * a.multiplicity[c] * a.table[s.place[at + c - first], 0]
+        total += weight[i, a.weight_class[c]] * a.multiplicity[c] * a.table[s.slots[at + c - first], 0]
     return total
 
 
 @helper
-def take_step(place, gradient, rate, table):
+def take_step(slot, gradient, rate, table):
     """A step of one weight, by SGD, or by AdaGrad where the table has a second column."""
     g = np.float32(gradient)
     if table.shape[1] == 1:
-        table[place, 0] -= rate * g
+        table[slot, 0] -= rate * g
     else:
-        seen = table[place, 1] + g * g
-        table[place, 1] = seen
-        table[place, 0] -= rate * g / math.sqrt(seen)
+        seen = table[slot, 1] + g * g
+        table[slot, 1] = seen
+        table[slot, 0] -= rate * g / math.sqrt(seen)
 
 
 @helper
 def take_steps(first, last, at, weight_n, g_n, weight_p, g_p, i, rate, a, s):
     """A step of the conjunctions [first, last)."""
     for c in range(first, last):
-        gradient = g_n * weight_n[i, a.kind[c]] + g_p * weight_p[i, a.kind[c]]
-        take_step(s.place[at + c - first], gradient, rate, a.table)
+        gradient = g_n * weight_n[i, a.weight_class[c]] + g_p * weight_p[i, a.weight_class[c]]
+        take_step(s.slots[at + c - first], gradient, rate, a.table)
 
 
 @helper
@@ -293,7 +237,7 @@ def factors_of(total, link, leave_one_out):
 
 
 @helper
-def place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s):
+def locate_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s):
     """Place the conjunctions of all features of event k that take part, as links n and on, from place[at] on.
 
     Returns where both end. `negative` and `positive` get their factors.
@@ -304,11 +248,11 @@ def place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, 
         if link == 0 or (leave_one_out and seen == 1):
             continue
         total, link_p, s.negative[n], s.positive[n] = factors_of(seen, link, leave_one_out)
-        s.slot[n] = q
+        s.template[n] = q
         s.last_p[n] = a.ends[0]
-        at = place_link(n, at, keys[q, k], seen, total, target, link, a, s)
+        at = locate_link(n, at, keys[q, k], seen, total, target, link, a, s)
         if link_p > 0:
-            at = place_positive_part(n, at, total, link, link_p, a, s)
+            at = locate_positive_part(n, at, total, link, link_p, a, s)
         n += 1
     return n, at
 
@@ -322,15 +266,15 @@ def predict_event(first, stop, a, s):
         begin, last = s.begin[i], s.last_n[i]
         a_n = a_p = a.start
         for c in range(last):
-            theta = a.multiplicity[c] * a.table[s.place[begin + c], 0]
-            a_n += s.weight_n[i, a.kind[c]] * theta
-            a_p += s.weight_p[i, a.kind[c]] * theta
+            theta = a.multiplicity[c] * a.table[s.slots[begin + c], 0]
+            a_n += s.weight_n[i, a.weight_class[c]] * theta
+            a_p += s.weight_p[i, a.weight_class[c]] * theta
         if s.last_p[i] > bare:
             a_p = a.start + sum_thetas(0, bare, begin, s.weight_p, i, a, s)
             a_p += sum_thetas(bare, s.last_p[i], begin + last, s.weight_p, i, a, s)
-        s.negative[i] *= bounded_exp(a_n)
+        s.negative[i] *= clamped_exp(a_n)
         if s.positive[i] > 0.0:
-            s.positive[i] *= bounded_exp(a_p)
+            s.positive[i] *= clamped_exp(a_p)
         predicted += s.positive[i]
     return predicted
 
@@ -357,25 +301,25 @@ def take_all_steps(n, rate, a, s):
             take_steps(bare, s.last_p[i], at, s.weight_p, s.positive[i], s.weight_p, 0.0, i, rate, a, s)
 
 
-@njit(nogil=True, cache=True)
-def train_weighted(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
+@kernel
+def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
     """One online pass over a block of events, by Eq. gradient_agg; return the summed loss.
 
-    The gradients of EVENTS_TOGETHER events are taken at the same weights, then their steps follow.
+    The gradients of GROUP_EVENTS events are taken at the same weights, then their steps follow.
 
     With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and
     the positive part at (C_i* - 1, C_ij - 1); without, both at (C_i*, C_ij). A conjunction that is
     the same metafeature in both parts takes one step by the sum, otherwise one step a part.
     gradients[event, slot] receives the two parts where it is not empty (the tests ask for them).
     """
-    s = make_scratch(EVENTS_TOGETHER * keys.shape[0], a)
-    ends = np.zeros(EVENTS_TOGETHER + 1, np.int64)
+    s = make_scratch(GROUP_EVENTS * keys.shape[0], a)
+    ends = np.zeros(GROUP_EVENTS + 1, np.int64)
     loss = 0.0
-    for start in range(0, keys.shape[1], EVENTS_TOGETHER):
-        stop = min(start + EVENTS_TOGETHER, keys.shape[1])
+    for start in range(0, keys.shape[1], GROUP_EVENTS):
+        stop = min(start + GROUP_EVENTS, keys.shape[1])
         n = at = 0
         for k in range(start, stop):
-            n, at = place_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s)
+            n, at = locate_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s)
             ends[k - start + 1] = n
         for k in range(start, stop):
             first, last = ends[k - start], ends[k - start + 1]
@@ -388,32 +332,32 @@ def train_weighted(keys, words, annotations, unigrams, leave_one_out, rate, a, g
                     # without leave-one-out `negative` has the whole first term of the gradient
                     s.positive[i] *= (1.0 if leave_one_out else 0.0) - 1.0 / predicted
                 if len(gradients):
-                    gradients[k, s.slot[i], 0] = s.negative[i]
-                    gradients[k, s.slot[i], 1] = s.positive[i]
+                    gradients[k, s.template[i], 0] = s.negative[i]
+                    gradients[k, s.template[i], 1] = s.positive[i]
         if rate > 0.0:
             take_all_steps(n, np.float32(rate), a, s)
     return loss
 
 
-@njit(nogil=True, cache=True)
-def weigh_singles(kind, a, weights):
+@kernel
+def weigh_singles(type_index, a, weights):
     """weights[target]: M_ij of a feature of this type that was seen once, with that target.
 
     Leave-one-out never looks at such a feature, so its identity has no weight: it is left out, and what remains
     depends on the type and the target alone.
     """
     s = make_scratch(1, a)
-    key = np.uint64(kind) << a.type_shift
+    key = np.uint64(type_index) << a.type_shift
     for target in range(len(weights)):
-        place_link(0, 0, key, 1, 1, target_hash(target), 1, a, s)
+        locate_link(0, 0, key, 1, 1, target_hash(target), 1, a, s)
         exponent = a.start
         for c in range(s.last_n[0]):
             if not a.lexical[c]:
-                exponent += s.weight_n[0, a.kind[c]] * a.multiplicity[c] * a.table[s.place[c], 0]
-        weights[target] = bounded_exp(exponent)
+                exponent += s.weight_n[0, a.weight_class[c]] * a.multiplicity[c] * a.table[s.slots[c], 0]
+        weights[target] = clamped_exp(exponent)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def weigh_rows(first, last, c, a, singles, weights, sums):
     """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last) of counts c, and the rows' sums.
 
@@ -427,19 +371,19 @@ def weigh_rows(first, last, c, a, singles, weights, sums):
         for link in range(start, stop):
             while link >= c.offsets[row + 1]:
                 row += 1
-            total, count = np.int64(c.totals[row]), np.int64(c.counts[link])
+            total, count = np.int64(c.feature_counts[row]), np.int64(c.link_counts[link])
             if total == 1 and len(singles):
                 weights[link] = singles[(c.features[row] >> a.type_shift) & a.type_mask, c.targets[link]]
                 s.last_n[link - start] = -1
                 continue
-            at = place_link(
+            at = locate_link(
                 link - start, at, c.features[row], total, total, target_hash(c.targets[link]), count, a, s
             )  # fmt: skip
             weights[link] = count / total
         for link in range(start, stop):
             i = link - start
             if s.last_n[i] >= 0:
-                weights[link] *= bounded_exp(a.start + sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
+                weights[link] *= clamped_exp(a.start + sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
     for row in range(first, last):
         row_sum = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
@@ -447,22 +391,22 @@ def weigh_rows(first, last, c, a, singles, weights, sums):
         sums[row] = row_sum
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def weigh_listed(order, c, a, weights, sums):
     """The same for the rows that `order` lists."""
     s = make_scratch(1, a)
     for row in order:
-        total = np.int64(c.totals[row])
+        total = np.int64(c.feature_counts[row])
         sums[row] = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
-            count = np.int64(c.counts[link])
-            place_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
+            count = np.int64(c.link_counts[link])
+            locate_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
             exponent = a.start + sum_thetas(0, s.last_n[0], 0, s.weight_n, 0, a, s)
-            weights[link] = count / total * bounded_exp(exponent)
+            weights[link] = count / total * clamped_exp(exponent)
             sums[row] += weights[link]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def mark_rows(rows, touched, order):
     """Collect the distinct rows of a batch of events in `order`; return how many."""
     n = 0
@@ -476,7 +420,7 @@ def mark_rows(rows, touched, order):
     return n
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
     """Summed multinomial loss of a batch; adds 1 / sum(y) to each row's and -1 / y to each link's gradient."""
     loss = 0.0
@@ -499,7 +443,7 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
     return loss
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def multinomial_gradient(order, row_gradients, link_gradients, weights, c, a, gradient, apply, rate):
     """Add a batch's gradient to `gradient` (slots,), or with `apply` step by it and clear it.
 
@@ -509,13 +453,13 @@ def multinomial_gradient(order, row_gradients, link_gradients, weights, c, a, gr
     one = np.ones((1, 16), np.float64)
     for row in order:
         for link in range(c.offsets[row], c.offsets[row + 1]):
-            total, count = np.int64(c.totals[row]), np.int64(c.counts[link])
-            place_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
+            total, count = np.int64(c.feature_counts[row]), np.int64(c.link_counts[link])
+            locate_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
             g = weights[link] * (row_gradients[row] + link_gradients[link])
             for i in range(s.last_n[0]):
-                p = s.place[i]
+                p = s.slots[i]
                 if not apply:
-                    gradient[p] += g * s.weight_n[0, a.kind[i]]
+                    gradient[p] += g * s.weight_n[0, a.weight_class[i]]
                 elif gradient[p] != 0.0:
                     take_steps(i, i + 1, i, one, gradient[p], one, 0.0, 0, np.float32(rate), a, s)
                     gradient[p] = 0.0

@@ -4,13 +4,13 @@ Column q of the keys is the context of q words, so the columns go from the unigr
 """
 
 import numpy as np
-from numba import njit
 
-from snm.kernels.extraction import ABSENT
-from snm.kernels.lookup import find_column
+from snm.kernels.compile import kernel
+from snm.kernels.row_index import find_column
+from snm.layouts.keys import ABSENT
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_continuations(q, keys, words, index, c, adjusted):
     """Add what a block of events brings to the adjusted counts of the links of column q.
 
@@ -24,11 +24,11 @@ def count_continuations(q, keys, words, index, c, adjusted):
     loaded += find_column(keys[q + 1], words, index, c.offsets, c.targets, rows, longer)
     for k in range(len(words)):
         if links[k] >= 0:
-            adjusted[links[k]] += 1.0 / c.counts[longer[k]] if keys[q + 1, k] != ABSENT else 1.0
+            adjusted[links[k]] += 1.0 / c.link_counts[longer[k]] if keys[q + 1, k] != ABSENT else 1.0
     return loaded
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_of_counts(first, last, offsets, orders, adjusted, found):
     """found[order, n]: how many links of rows [first, last) have the adjusted count n, up to 4."""
     for row in range(first, last):
@@ -37,7 +37,7 @@ def count_of_counts(first, last, offsets, orders, adjusted, found):
                 found[orders[row], adjusted[link]] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def discount_rows(first, last, offsets, orders, adjusted, discounts, shares, backoffs):
     """Of every link its discounted share of the row, and of every row what the discounts set free.
 
@@ -53,7 +53,7 @@ def discount_rows(first, last, offsets, orders, adjusted, discounts, shares, bac
         backoffs[row] = freed / total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def interpolate(keys, words, index, offsets, targets, shares, backoffs, probabilities):
     """Fill the probabilities of all links that a block of events has: its share, and the backoff's part of
     the probability one word shorter. The unigrams' are filled already."""
@@ -73,7 +73,7 @@ def interpolate(keys, words, index, offsets, targets, shares, backoffs, probabil
     return loaded
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def sum_shorter(q, keys, words, index, c, probabilities, sums):
     """Add to sums[row], for the rows of column q, the probabilities of their words one context word shorter.
 
@@ -85,11 +85,11 @@ def sum_shorter(q, keys, words, index, c, probabilities, sums):
     loaded += find_column(keys[q - 1], words, index, c.offsets, c.targets, scratch, shorter)
     for k in range(len(words)):
         if links[k] >= 0:
-            sums[rows[k]] += probabilities[shorter[k]] / c.counts[links[k]]
+            sums[rows[k]] += probabilities[shorter[k]] / c.link_counts[links[k]]
     return loaded
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def normalise_stupid(keys, words, index, c, factor, sums, totals, backoffs):
     """totals[row]: the sum of the scores of all words after a context; and the backoff weights that follow from it.
 
@@ -110,7 +110,7 @@ def normalise_stupid(keys, words, index, c, factor, sums, totals, backoffs):
     return loaded
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def score(keys, words, index, offsets, targets, probabilities, backoffs, out):
     """out[event]: the probability in the longest context that knows the word, times the backoffs of longer ones."""
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)

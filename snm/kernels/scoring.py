@@ -13,43 +13,40 @@ same two numbers, before and after: the key, the slot and the word; then what th
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from snm.kernels.adjustment import floor_log2
-from snm.kernels.extraction import ABSENT
-from snm.kernels.gating import add_unigram, clear, make_rows, mix
-from snm.kernels.hashing import helper
-from snm.kernels.memory import as_bits, as_float, equal_numbers, lowest_bit, prefetch
-from snm.kernels.pages import (
+from snm.kernels.compile import helper, kernel
+from snm.kernels.gate import add_unigram, clear, make_rows, mix
+from snm.kernels.matrix import (
     NO_ROW,
-    SUMMED,
-    WIDE,
-    ask_for_link,
-    ask_for_page,
-    ask_for_record,
-    ask_for_rest,
     first_link,
     is_long,
     page_start,
+    position_of_link,
+    prefetch_link,
+    prefetch_page,
+    prefetch_record,
+    prefetch_rest,
     read_long,
     read_short,
     record_at,
-    slot_of_link,
     spread_target,
     weight_of_link,
 )
-from snm.kernels.vectors import TOGETHER
+from snm.kernels.simd import TILE, as_bits, as_float, equal_numbers, lowest_bit, prefetch
+from snm.layouts.keys import ABSENT
+from snm.layouts.matrix import MAX_UNSUMMED, WIDE
 
 PART_BITS = 10  # of a key that name its part, at most
-ITEMS_TOGETHER = 256  # that are looked for in stages
+BATCH_ITEMS = 256  # that are looked for in stages
 MEMO = 8  # numbers for a feature: its key, what its row says of itself, its first link, its links, its record
-KEYS_A_LINE = 8
+KEYS_PER_LINE = 8
 SLOTS_AHEAD = 4  # whose keys are asked for: a third of the time of `list_items`
-LEAST_ITEMS = 256  # of a part, on average, where there are fewer bits
+MIN_ITEMS = 256  # of a part, on average, where there are fewer bits
 SLOT_BITS = 10  # of `Work.whose`: there are at most 1024 slots
 GONE, ONCE, HERE, NEVER = 0, 1, 2, 3  # of a feature: not found, seen once, seen more often; there is none in that slot
 _LOW, _32, _64 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(64)
-_ALL, _ONE, _TWO, _TOGETHER = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint64(2), np.uint64(TOGETHER)
+_ALL, _ONE, _TWO, _TOGETHER = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint64(2), np.uint64(TILE)
 _MEMO, _FIRST, _NUMBER, _RECORD = np.uint64(MEMO), np.uint64(3), np.uint64(4), np.uint64(5)
 _SLOT_BITS, _SLOT = np.uint64(SLOT_BITS), np.uint64((1 << SLOT_BITS) - 1)
 
@@ -62,8 +59,8 @@ class Work(NamedTuple):
     slots: np.ndarray  # (slots - 1,) int64: round by round
     rounds: np.ndarray  # (rounds + 1,) int64: where in `slots` each begins
     keys: np.ndarray  # (blocks, slots, events of a block) uint64
-    state: np.ndarray  # (events * slots,) uint8: TOGETHER events at a time, slot by slot
-    first: np.ndarray  # (rounds, events / TOGETHER + 1) int64: where those of TOGETHER events begin in the next two
+    state: np.ndarray  # (events * slots,) uint8: TILE events at a time, slot by slot
+    first: np.ndarray  # (rounds, events / TILE + 1) int64: where those of TILE events begin in the next two
     whose: np.ndarray  # (events * (slots - 1),) uint32: event and slot, round by round, event by event
     found: np.ndarray  # (2 * events * (slots - 1),) uint64
     listed: np.ndarray  # (items of a round,) uint64: their keys
@@ -105,20 +102,20 @@ def mark_wanted(keys, part, other, least, state):
 
 @helper
 def place_of_keys(event, q, shape):
-    """Where the keys of slot q lie from this event on, TOGETHER of them."""
+    """Where the keys of slot q lie from this event on, TILE of them."""
     _, slots, in_block = shape
     return (event // in_block * slots + q) * in_block + event % in_block
 
 
 @helper
-def ask_for_keys(keys, place):
-    for k in range(0, TOGETHER, KEYS_A_LINE):
+def prefetch_keys(keys, place):
+    for k in range(0, TILE, KEYS_PER_LINE):
         prefetch(keys, place + k)
 
 
 @helper
 def list_items(events, round, at, shift, ends, work):
-    """The features of one round, TOGETHER events at a time, to work.whose[at:] and work.listed; returns how many.
+    """The features of one round, TILE events at a time, to work.whose[at:] and work.listed; returns how many.
 
     ends[part] is where a part's items begin then. Without branches, here and below: they could not be foretold.
     """
@@ -128,28 +125,28 @@ def list_items(events, round, at, shift, ends, work):
     for p in range(len(ends)):
         ends[p] = 0
     n = np.uint64(0)
-    for start in range(0, events, TOGETHER):
-        few = min(TOGETHER, events - start)
-        first[start // TOGETHER] = at + np.int64(n)
+    for start in range(0, events, TILE):
+        few = min(TILE, events - start)
+        first[start // TILE] = at + np.int64(n)
         for r in range(len(of_round)):
             q, place = of_round[r], place_of_keys(start, of_round[r], work.keys.shape)
             ahead = r + SLOTS_AHEAD
-            tile_ahead = start + ahead // len(of_round) * TOGETHER
-            ask_for_keys(keys, place_of_keys(tile_ahead, of_round[ahead % len(of_round)], work.keys.shape))
-            of_slot, tile, own = keys[place : place + few], work.state[start * slots :], start * slots + q * TOGETHER
+            tile_ahead = start + ahead // len(of_round) * TILE
+            prefetch_keys(keys, place_of_keys(tile_ahead, of_round[ahead % len(of_round)], work.keys.shape))
+            of_slot, tile, own = keys[place : place + few], work.state[start * slots :], start * slots + q * TILE
             least = np.uint8(min(work.least[q], HERE) if round else GONE)
-            part, other = tile[work.parts[q, 0] * TOGETHER :], tile[work.parts[q, 1] * TOGETHER :]
+            part, other = tile[work.parts[q, 0] * TILE :], tile[work.parts[q, 1] * TILE :]
             mark_wanted(of_slot, part, other, least, work.state[own:])
             slot = (np.uint64(start) << _SLOT_BITS) | np.uint64(q)
-            here = np.uint64(equal_numbers(work.state, own, np.uint32(HERE), TOGETHER, 1))
-            here &= _ALL >> np.uint64(TOGETHER - few)
+            here = np.uint64(equal_numbers(work.state, own, np.uint32(HERE), TILE, 1))
+            here &= _ALL >> np.uint64(TILE - few)
             while here:
                 k = np.uint64(lowest_bit(np.int64(here)))
                 here &= here - _ONE
                 listed[n], whose[n] = of_slot[k], slot + (k << _SLOT_BITS)
                 ends[of_slot[k] >> shift] += 1
                 n += _ONE
-    first[-(-events // TOGETHER)] = at + np.int64(n)
+    first[-(-events // TILE)] = at + np.int64(n)
     begin = 0
     for p in range(len(ends)):
         begin, ends[p] = begin + ends[p], begin
@@ -189,7 +186,7 @@ def give_items(n, at, shift, ends, work):
 
 @helper
 def find_records(items, pages, records):
-    """Where the rows of at most ITEMS_TOGETHER items are.
+    """Where the rows of at most BATCH_ITEMS items are.
 
     In stages, so that the fetches from memory of one stage do not wait for each other.
     """
@@ -197,10 +194,10 @@ def find_records(items, pages, records):
     for i in range(n):
         prefetch(pages.starts, items[2 * i] >> pages.shift)
     for i in range(n):
-        records[i] = ask_for_page(items[2 * i], pages)
+        records[i] = prefetch_page(items[2 * i], pages)
     for i in range(n):
         records[i] = record_at(items[2 * i], records[i], pages)
-        ask_for_record(records[i], pages)
+        prefetch_record(records[i], pages)
 
 
 @helper
@@ -247,8 +244,8 @@ def recall_items(items, pages, shift, memo, missing, records, links_at):
         links_at[i, 0], links_at[i, 1] = wanted, -1
         if n:
             items[2 * i], items[2 * i + 1] = memo[place + _ONE], memo[place + _TWO]
-            links_at[i, 1] = np.int64(memo[place + _FIRST]) + slot_of_link(wanted, n, pages.spread)
-            ask_for_link(links_at[i, 1], pages.long_links)
+            links_at[i, 1] = np.int64(memo[place + _FIRST]) + position_of_link(wanted, n, pages.spread)
+            prefetch_link(links_at[i, 1], pages.long_links)
         elif np.int64(memo[place + _RECORD]) == NO_ROW:
             items[2 * i] = 0
         else:
@@ -261,7 +258,7 @@ def recall_items(items, pages, shift, memo, missing, records, links_at):
 
 @helper
 def sort_items(records, pages, lists):
-    """List the numbers of short rows of up to SUMMED links, of longer ones, and of long rows; returns how many of each.
+    """List the numbers of short rows of up to MAX_UNSUMMED links, of longer ones, and of long rows; returns how many of each.
 
     Each kind is then read by a loop of its own: which one comes next cannot be foretold.
     """
@@ -269,7 +266,7 @@ def sort_items(records, pages, lists):
     for i in range(len(records)):
         flags = pages.data[max(records[i], np.int64(0)) + 1]
         long_here = is_long(records[i], pages)
-        is_many = (records[i] >= 0) & (flags & (WIDE - 1) > SUMMED)  # a long row has no number there
+        is_many = (records[i] >= 0) & (flags & (WIDE - 1) > MAX_UNSUMMED)  # a long row has no number there
         lists[0, few] = lists[1, many] = lists[2, long] = i
         few += np.uint64((records[i] != NO_ROW) & (not is_many) & (not long_here))
         many += np.uint64(is_many)
@@ -288,12 +285,12 @@ def read_items(items, records, pages, lists, links_at):
         wanted = spread_target(np.uint32(items[2 * i + 1] & _LOW), pages.spread)
         code, links, row_sum = read_long(records[i], pages)
         links_at[k, 0] = wanted
-        links_at[k, 1] = first_link(records[i], pages) + slot_of_link(wanted, links, pages.spread)
+        links_at[k, 1] = first_link(records[i], pages) + position_of_link(wanted, links, pages.spread)
         pack(items, i, code, links, row_sum, np.float32(0.0))
     for k in range(n_long):
-        ask_for_link(links_at[k, 1], pages.long_links)
+        prefetch_link(links_at[k, 1], pages.long_links)
     for i in lists[1, :many]:
-        ask_for_rest(records[i], pages)
+        prefetch_rest(records[i], pages)
     for kind, n in ((0, few), (1, many)):
         for i in lists[kind, :n]:
             word, q = np.uint32(items[2 * i + 1] & _LOW), np.int64(items[2 * i + 1] >> _32)
@@ -303,21 +300,21 @@ def read_items(items, records, pages, lists, links_at):
         find_weight(items, lists[2, k], links_at[k, 0], links_at[k, 1], pages)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def look_up(words, pages, work):
     """Find the rows of the events whose keys are in `work`."""
-    records, links_at = np.empty(ITEMS_TOGETHER, np.int64), np.empty((ITEMS_TOGETHER, 2), np.int64)
-    lists, missing = np.empty((3, ITEMS_TOGETHER), np.int64), np.empty(2 * ITEMS_TOGETHER, np.uint64)
+    records, links_at = np.empty(BATCH_ITEMS, np.int64), np.empty((BATCH_ITEMS, 2), np.int64)
+    lists, missing = np.empty((3, BATCH_ITEMS), np.int64), np.empty(2 * BATCH_ITEMS, np.uint64)
     events, at, of_memo = len(words), 0, _64 - np.uint64(floor_log2(len(work.memo) // MEMO))
     for round in range(len(work.rounds) - 1):
         bits = 1
-        while bits < PART_BITS and events * (work.rounds[round + 1] - work.rounds[round]) >> bits > LEAST_ITEMS:
+        while bits < PART_BITS and events * (work.rounds[round + 1] - work.rounds[round]) >> bits > MIN_ITEMS:
             bits += 1
         ends, shift = work.ends[: 1 << bits], _64 - np.uint64(bits)
         n = list_items(events, round, at, shift, ends, work)
         spread_items(words, n, at, shift, ends, work)
-        for i in range(0, n, ITEMS_TOGETHER):
-            items = work.items[2 * i : 2 * min(i + ITEMS_TOGETHER, n)]
+        for i in range(0, n, BATCH_ITEMS):
+            items = work.items[2 * i : 2 * min(i + BATCH_ITEMS, n)]
             if round == 0:
                 recall_items(items, pages, of_memo, work.memo, missing, records, links_at)
             else:
@@ -330,7 +327,7 @@ def look_up(words, pages, work):
 @helper
 def fill(start, stop, words, pages, work, rows):
     """The rows of the events [start, stop)."""
-    in_block, tile = work.keys.shape[2], start // TOGETHER
+    in_block, tile = work.keys.shape[2], start // TILE
     clear(rows)
     i = np.int64(0)
     for e in range(start, stop):
@@ -349,13 +346,13 @@ def fill(start, stop, words, pages, work, rows):
     rows.last[before] = i
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def score(words, pages, gate, work, probabilities):
     """probabilities[event]: gated weights of the links over gated sums of the rows; 0 where there is no event."""
     look_up(words, pages, work)
     rows = make_rows(work.keys.shape[1], len(gate.bias))
-    for start in range(0, len(words), TOGETHER):
-        stop = min(start + TOGETHER, len(words))
+    for start in range(0, len(words), TILE):
+        stop = min(start + TILE, len(words))
         fill(start, stop, words, pages, work, rows)
         mix(stop - start, rows, gate)
         for k in range(stop - start):
@@ -373,7 +370,7 @@ class Found(NamedTuple):
     scale: np.ndarray  # float32: what the gate multiplies the row by, 0 where there is none
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find(words, pages, gate, work):
     """What there is to know of the events whose keys are in `work`, part by part."""
     look_up(words, pages, work)
@@ -383,8 +380,8 @@ def find(words, pages, gate, work):
         np.zeros(shape, np.float32), np.zeros(shape, np.float32),
     )  # fmt: skip
     rows = make_rows(shape[0], len(gate.bias))
-    for start in range(0, len(words), TOGETHER):
-        stop = min(start + TOGETHER, len(words))
+    for start in range(0, len(words), TILE):
+        stop = min(start + TILE, len(words))
         fill(start, stop, words, pages, work, rows)
         mix(stop - start, rows, gate)
         for q in range(shape[0]):

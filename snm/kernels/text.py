@@ -5,18 +5,16 @@ chance that any two coincide is 3 in a million.
 """
 
 import numpy as np
-from numba import njit
 
-from snm.kernels.hashing import extend, helper, mix64
-from snm.kernels.memory import lowest_bit, read_u8
-from snm.vocabulary import BEGIN, END, UNKNOWN
+from snm.kernels.compile import helper, kernel
+from snm.kernels.hashing import extend, mix64
+from snm.kernels.simd import lowest_bit, read_u8
+from snm.layouts.tokens import BEGIN, END, UNKNOWN
 
 DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
-
 # fields of `state`
 WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN = range(8)
 STATE_FIELDS = 8
-
 _OFFSET = np.uint64(0xCBF29CE484222325)
 _EMPTY = np.uint32(0xFFFFFFFF)
 LEFT_OUT = 0xFFFFFFFE  # id of what is no word: a marker
@@ -77,7 +75,7 @@ def find_word(hashes, ids, h):
     return place
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def insert_words(data, ends, first_id, hashes, ids):
     """Enter words, each on a line that ends at ends[i], with ids from `first_id` up; the first of equal words wins."""
     for i in range(len(ends)):
@@ -88,7 +86,7 @@ def insert_words(data, ends, first_id, hashes, ids):
             ids[place] = first_id + i
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def rehash(old_hashes, old_ids, hashes, ids):
     """Move every entry of a table into a larger one."""
     for i in range(len(old_ids)):
@@ -98,7 +96,7 @@ def rehash(old_hashes, old_ids, hashes, ids):
             ids[place] = old_ids[i]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, state, out):
     """Encode data[start:], whole words between white space, into `out`; return where it stopped.
 

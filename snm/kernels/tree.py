@@ -3,16 +3,14 @@
 import math
 
 import numpy as np
-from numba import njit
 
-from snm.baselines import tree
-from snm.kernels.hashing import extend, mix64
+from snm.kernels.compile import kernel, sum_helper
+from snm.kernels.hashing import MULTIPLIER, extend, mix64
 
-_STEP = np.uint64(tree.HASH_STEP)
 _1 = np.uint64(1)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def hash_contexts(tokens, begin, out):
     """Of every token the hash of the contexts of 0, 1, 2 … words before it; 0 where it has none. (tokens, order)"""
     start = 0
@@ -31,7 +29,7 @@ def hash_contexts(tokens, begin, out):
             out[k, a] = mix64(chain ^ mix64(np.uint64(a) + _1)) | _1
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@sum_helper
 def _dot(a, b):
     total = np.float32(0)
     for i in range(len(a)):
@@ -39,22 +37,22 @@ def _dot(a, b):
     return total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _score(node, hashes, table, shift, scales, starts, vectors, hidden):
     """The log odds of side 1 of a node."""
     score = np.float64(starts[node]) + _dot(vectors[node], hidden)
     for a in range(len(hashes)):
         if hashes[a]:
-            score += scales[a] * table[(hashes[a] + np.uint64(node) * _STEP) >> shift]
+            score += scales[a] * table[(hashes[a] + np.uint64(node) * MULTIPLIER) >> shift]
     return score
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _log_sigmoid(x):
     return -math.log1p(math.exp(-x)) if x > 0 else x - math.log1p(math.exp(x))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def score_words(words, hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
     """P(words[k]) after the context of hashes[k] and the state hidden[k]; 0 of words without a leaf."""
     for k in range(len(words)):
@@ -71,7 +69,7 @@ def score_words(words, hashes, table, shift, scales, starts, vectors, hidden, wo
         out[k] = math.exp(log)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def score_all(hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
     """P(w) of every word after one context."""
     logs = np.empty((len(node_up), 2), np.float64)

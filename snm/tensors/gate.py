@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from torch import Tensor
 
-from snm.calibration import INPUTS, LARGEST, Events
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from snm.gate.fitting import GateEvents
+from snm.layouts.gate import INPUTS, MAX_GATE
 
 
-class TensorLearner:
+class TensorGateTrainer:
     """See `snm.calibration.Learner`."""
 
-    def __init__(self, flat: np.ndarray, events: Events, device: torch.device) -> None:
-        self.slots, self.device = events.slots, device
+    def __init__(self, flat: np.ndarray, events: GateEvents, device: torch.device) -> None:
+        self.templates, self.device = events.templates, device
         self.flat = torch.from_numpy(flat.copy()).to(device).requires_grad_()
         self.events = [torch.from_numpy(part).to(device) for part in events.batch(slice(None))]
         self.adam = torch.optim.Adam([self.flat], fused=device.type == "cuda")
@@ -25,12 +22,12 @@ class TensorLearner:
     def _losses(self, chosen: Tensor | slice) -> Tensor:
         """Of events, one each."""
         inputs, weights, sums = (part[chosen] for part in self.events)
-        units = (len(self.flat) - self.slots) // (self.slots * INPUTS + 1 + self.slots)
-        sizes = self.slots * INPUTS * units, units, self.slots * units, self.slots
+        units = (len(self.flat) - self.templates) // (self.templates * INPUTS + 1 + self.templates)
+        sizes = self.templates * INPUTS * units, units, self.templates * units, self.templates
         hidden, bias, output, offset = torch.split(self.flat, sizes)
         active = torch.relu(inputs @ hidden.view(-1, units) + bias)
-        b = active @ output.view(self.slots, units).T + offset
-        scale = torch.exp(b.clamp(-LARGEST, LARGEST))
+        b = active @ output.view(self.templates, units).T + offset
+        scale = torch.exp(b.clamp(-MAX_GATE, MAX_GATE))
         return torch.log((scale * sums).sum(1)) - torch.log((scale * weights).sum(1))
 
     def step(self, chosen: np.ndarray, rate: float) -> None:

@@ -6,16 +6,11 @@ shift to the right is made logical by a mask.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from torch import Tensor
 
-from snm import features
-from snm.kernels import hashing
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from snm.layouts import keys
 
 SMALLEST = -(1 << 63)
 
@@ -25,9 +20,9 @@ def signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-STEP, REMOTE = signed(features.STEP), signed(features.REMOTE)
-FEATURE_SALT, TARGET_SALT = signed(int(hashing.FEATURE_SALT)), signed(int(hashing.TARGET_SALT))
-_M1, _M2 = signed(0xBF58476D1CE4E5B9), signed(0x94D049BB133111EB)
+MULTIPLIER, REMOTE_MULTIPLIER = signed(keys.MULTIPLIER), signed(keys.REMOTE_MULTIPLIER)
+FEATURE_SALT, TARGET_SALT = signed(int(keys.FEATURE_SALT)), signed(int(keys.TARGET_SALT))
+_M1, _M2 = map(signed, keys.MIX_MULTIPLIERS)
 
 
 def tensor_of(array: np.ndarray, device: torch.device) -> Tensor:
@@ -59,7 +54,7 @@ def mix64(x: Tensor) -> Tensor:
 
 
 def extend(chain: Tensor, word: Tensor) -> Tensor:
-    chain = (chain ^ word) * STEP
+    chain = (chain ^ word) * MULTIPLIER
     return chain ^ shift_right(chain, 32)
 
 

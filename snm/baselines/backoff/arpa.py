@@ -1,0 +1,207 @@
+"""ARPA files: backoff models as text, the form that all n-gram toolkits exchange.
+
+A model holds no n-grams, only their keys; but every context of n words is an n-gram that ends in its last word,
+so all n-grams can be found from the words up: the links of a context are n-grams, and these are the contexts
+one word longer.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from snm import storage
+from snm.baselines.backoff.model import BackoffModel
+from snm.counts.index import build_row_index
+from snm.errors import FormatError, SettingsError
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
+from snm.layouts.keys import KeyLayout
+from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
+from snm.manifest import describe_rows
+from snm.text.files import open_text
+from snm.text.vocabulary import Vocabulary
+
+NAMES = {BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
+LINES_AT_PER_TIME = 1 << 16
+NEVER = "-99"  # log10 of no probability, by convention
+
+
+class Level:
+    """All n-grams of one length, with log10 of their probabilities and of their backoffs as contexts."""
+
+    def __init__(self, words: np.ndarray, probabilities: np.ndarray, backoffs: np.ndarray) -> None:
+        self.words, self.probabilities, self.backoffs = words, probabilities, backoffs  # (n, length), (n,), (n,)
+
+
+def levels(model: BackoffModel) -> Iterator[Level]:
+    """The n-grams of a model, from the unigrams up; `<s>` is among the unigrams."""
+    order = model.extractor.n_templates
+    targets, p = model.row(0)
+    words = np.concatenate([[BEGIN], targets]).astype(np.uint32)[:, None]
+    logs = np.concatenate([[float(NEVER)], np.log10(p)])
+    for length in range(1, order + 1):
+        rows = model.rows_of(words) if length < order else np.full(len(words), -1)
+        weights = model.backoffs[np.maximum(rows, 0)].astype(np.float64)
+        backoffs = np.where(rows >= 0, np.log10(np.maximum(weights, 1e-99)), 0.0)
+        yield Level(words, logs, backoffs)
+        known = np.flatnonzero(rows >= 0)
+        starts, lengths = model.offsets[rows[known]], np.diff(model.offsets)[rows[known]]
+        links = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        words = np.column_stack([np.repeat(words[known], lengths, axis=0), model.targets[links]])
+        logs = np.log10(model.link_probabilities[links].astype(np.float64))
+
+
+def write_arpa(model: BackoffModel, stream: IO[str], advance: Callable[[int], None] = lambda n: None) -> None:
+    """Write a backoff model as ARPA text."""
+    names = [NAMES.get(i, word) for i, word in enumerate(model.vocabulary.words)]
+    counts = np.bincount(np.repeat(model.layout.type_of(model.index.features), np.diff(model.offsets)))
+    stream.write("\\data\\\n")
+    for length, n in enumerate(counts.tolist(), 1):
+        stream.write(f"ngram {length}={n + (length == 1)}\n")
+    for length, level in enumerate(levels(model), 1):
+        stream.write(f"\n\\{length}-grams:\n")
+        last = length == len(counts)
+        for start in range(0, len(level.words), LINES_AT_PER_TIME):
+            part = slice(start, start + LINES_AT_PER_TIME)
+            stream.writelines(_lines(level, part, names, last))
+            advance(len(level.words[part]))
+    stream.write("\n\\end\\\n")
+
+
+def _lines(level: Level, part: slice, names: list[str], last: bool) -> Iterator[str]:
+    rows = zip(level.words[part].tolist(), level.probabilities[part], level.backoffs[part], strict=True)
+    for words, p, backoff in rows:
+        text = " ".join([names[word] for word in words])
+        yield f"{p:.7g}\t{text}\n" if last or words[-1] == END else f"{p:.7g}\t{text}\t{backoff:.7g}\n"
+
+
+def read_arpa(
+    path: str | Path, output: str | Path, force: bool = False, advance: Callable[[int], None] = lambda n: None
+) -> BackoffModel:
+    """Turn an ARPA file into a model. Without `<unk>` in it, the vocabulary is closed."""
+    with storage.ModelWriter(output, force) as writer:
+        vocabulary, read = _parse(Path(path), advance)
+        spec = FeatureSpec(f"ngram(0..{len(read) - 1})")
+        n_links = sum(len(level.words) for level in read)
+        extractor = Extractor(spec, KeyLayout.for_work(len(vocabulary), len(spec.types), n_links), vocabulary)
+        links = [_links(extractor, level, vocabulary) for level in read]
+        keys, targets, p = (np.concatenate(parts) for parts in zip(*links, strict=True))
+        order = np.lexsort((targets, keys))
+        keys, targets, p = keys[order], targets[order], p[order]
+        features, starts = np.unique(keys, return_index=True)
+        backoffs = _backoffs(extractor, read, features, path)
+        index = build_row_index(features)
+        offsets = np.append(starts, len(keys))
+        for name, dtype, values in (
+            ("features", "<u8", features), ("offsets", "<i8", offsets), ("targets", "<u4", targets),
+            ("probabilities", "<f4", p), ("backoffs", "<f4", backoffs), ("index", index.directory.dtype.str, index.directory),
+        ):  # fmt: skip
+            writer.array(name, dtype).append(values)
+        vocabulary.write(writer.folder / storage.VOCABULARY)
+        by_type = np.bincount(extractor.layout.type_of(features), minlength=len(spec.types))
+        writer.finish(describe_rows(extractor, by_type, len(targets), BackoffModel.kind, {
+            "text": {"sentences": 0, "tokens": 0, "oov": 0}, "index": index.description,
+            "estimation": {"model": "arpa", "file": Path(path).name},
+        }))  # fmt: skip
+    return BackoffModel(output)
+
+
+def _parse(path: Path, advance: Callable[[int], None]) -> tuple[Vocabulary, list[Level]]:
+    read: list[Level] = []
+    ids: dict[str, int] = {}
+    with open_text(str(path)) as raw:
+        lines = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+        expected = _header(lines, path)
+        for length, n in enumerate(expected, 1):
+            words = np.zeros((n, length), np.uint32)
+            values = np.zeros((n, 2), np.float64)
+            found = 0
+            for line in _section(lines, length, path):
+                parts = line.split("\t") if "\t" in line else line.split(" ")
+                gram = parts[1].split(" ") if "\t" in line else parts[1 : 1 + length]
+                rest = parts[2:] if "\t" in line else parts[1 + length :]
+                if len(gram) != length or found == n:
+                    raise FormatError(f"{path}, {length}-grams: cannot read {line!r}; expected {n:,} n-grams")
+                if length == 1:
+                    ids.setdefault(gram[0], len(ids))
+                try:
+                    words[found] = [ids[word] for word in gram]
+                    values[found] = float(parts[0]), float(rest[0]) if rest else 0.0
+                except (KeyError, ValueError):
+                    raise FormatError(f"{path}, {length}-grams: {line!r} has a word or number that is none") from None
+                found += 1
+                advance(1)
+            if found != n:
+                raise FormatError(f"{path}: {found:,} {length}-grams; its head says {n:,}")
+            read.append(Level(words, values[:, 0], values[:, 1]))
+    return _renumber(ids, read)
+
+
+def _renumber(ids: dict[str, int], read: list[Level]) -> tuple[Vocabulary, list[Level]]:
+    """The vocabulary, and the n-grams with its ids instead of those of the file."""
+    special = {"<s>": BEGIN, "</s>": END, "<unk>": UNKNOWN, "<S>": BEGIN, "</S>": END, "<UNK>": UNKNOWN}
+    plain = [word for word in ids if word not in special]
+    closed = not any(special.get(word) == UNKNOWN for word in ids)
+    vocabulary = Vocabulary(plain, closed)
+    places = {word: i for i, word in enumerate(plain, len(SPECIAL))}
+    final = np.array([special.get(word, places.get(word, 0)) for word in ids], np.uint32)
+    for level in read:
+        level.words = final[level.words]
+    return vocabulary, read
+
+
+def _header(lines: IO[str], path: Path) -> list[int]:
+    counts: list[int] = []
+    for line in lines:
+        text = line.strip()
+        if text.startswith("ngram "):
+            counts.append(int(text.partition("=")[2]))
+        elif counts and not text:
+            return counts
+        elif counts or (text and text != "\\data\\"):
+            break
+    raise FormatError(f"{path} is no ARPA file; expected \\data\\ and lines such as 'ngram 1=1000' first")
+
+
+def _section(lines: IO[str], length: int, path: Path) -> Iterator[str]:
+    for line in lines:
+        if line.strip():
+            if line.strip() != f"\\{length}-grams:":
+                raise FormatError(f"{path}: found {line.strip()!r}; expected \\{length}-grams:")
+            break
+    for line in lines:
+        text = line.rstrip("\r\n")
+        if not text:
+            return
+        yield text
+
+
+def _links(extractor: Extractor, level: Level, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keys of the contexts, targets and probabilities of the n-grams of a level; those that predict `<s>` left out."""
+    keep = level.words[:, -1] != BEGIN
+    words = level.words[keep]
+    return extractor.context_keys(words[:, :-1]), words[:, -1], 10.0 ** level.probabilities[keep]
+
+
+def _backoffs(extractor: Extractor, read: list[Level], features: np.ndarray, path: str | Path) -> np.ndarray:
+    """The backoff weight of every row; 1 where the file has none."""
+    backoffs = np.ones(len(features), np.float64)
+    for level in read[:-1]:
+        keys = extractor.context_keys(level.words)
+        rows = np.minimum(np.searchsorted(features, keys), len(features) - 1)
+        found = features[rows] == keys
+        if (~found & (level.backoffs != 0)).any():
+            raise FormatError(f"{path}: a backoff weight of an n-gram that no longer one begins with; expected 0")
+        backoffs[rows[found]] = 10.0 ** level.backoffs[found]
+    return backoffs
+
+
+def require_backoff(model: object, path: str) -> BackoffModel:
+    if not isinstance(model, BackoffModel):
+        raise SettingsError(f"{path} is no backoff model; only those (kn, katz, sbo) can be written as ARPA")
+    return model

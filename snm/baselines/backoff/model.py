@@ -1,0 +1,86 @@
+"""TODO: docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from snm import parallel
+from snm.counts.index import build_row_index
+from snm.errors import FormatError
+from snm.kernels import backoff as backoff_kernels
+from snm.kernels import row_index as row_kernels
+from snm.layouts.counts import RowIndex
+from snm.scoring.model import RowModel
+
+
+class BackoffModel(RowModel):
+    """P(w | h) of the longest context of h that knows w, times the backoffs of the longer ones that do not."""
+
+    kind = "backoff"
+
+    def _open(self) -> None:
+        super()._open()
+        m = self.manifest["index"]
+        self.backoffs, self.link_probabilities = self._array("backoffs"), self._array("probabilities")
+        self.offsets, self.targets = self._array("offsets"), self._array("targets")
+        self.index = RowIndex(self._array("features"), self._array("index"), np.uint64(m["low"]), np.uint64(m["shift"]))
+        if (len(self.backoffs) + 1, len(self.link_probabilities)) != (len(self.offsets), len(self.targets)):
+            raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
+
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+
+        out = np.zeros(len(tokens), np.float64)
+        values = self.link_probabilities, self.backoffs
+
+        def work(block: tuple[int, int]) -> None:
+            part = slice(*block)
+            keys = self.extractor.keys(tokens, *block)
+            backoff_kernels.score(keys, tokens[part], self.index, self.offsets, self.targets, *values, out[part])
+
+        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+        return out
+
+    def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Targets and probabilities of a row's links."""
+        links = slice(self.offsets[row], self.offsets[row + 1])
+        return self.targets[links], self.link_probabilities[links]
+
+    def rows_of(self, contexts: np.ndarray) -> np.ndarray:
+        """Row of every context, given as word ids from left to right, -1 where there is none. (n, words) to (n,)"""
+        return self._find(self.extractor.context_keys(contexts)[None, :])[:, 0]
+
+    def _find(self, keys: np.ndarray) -> np.ndarray:
+        """Row of every key, -1 where there is none. (slots, events) to (events, slots)"""
+
+        rows = np.empty(keys.T.shape, np.int64)
+        row_kernels.find_rows(keys, self.index, rows)
+        return rows
+
+    def distribution(self, context: np.ndarray) -> np.ndarray:
+        p = np.zeros(len(self.vocabulary), np.float64)
+        for row in self._find(self._keys(context))[0]:
+            if row >= 0:
+                targets, probabilities = self.row(row)
+                p *= self.backoffs[row]
+                p[targets] = probabilities
+        return p
+
+    def faults(self) -> Iterator[tuple[bool, str]]:
+        features, offsets, targets = self.index.features, self.offsets, self.targets
+        yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
+        disorder = offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()
+        yield bool(disorder), "the rows' offsets are not in order"
+        falls = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
+        yield not np.isin(falls, offsets, assume_unique=True).all(), "the links of a row are not in order"
+        yield bool(targets.max() >= len(self.vocabulary)), "a target is not in the vocabulary"
+        index = build_row_index(features)
+        same = index.low == self.index.low and index.shift == self.index.shift
+        yield (
+            not (same and np.array_equal(index.directory, self.index.directory)),
+            "the directory is not that of the features",
+        )
+        p = self.link_probabilities
+        yield not ((p > 0) & (p <= 1)).all(), "a probability is not between 0 and 1"
+        yield not (self.backoffs >= 0).all(), "a backoff weight is below zero"

@@ -1,0 +1,55 @@
+"""TODO: docstring."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from snm.errors import MissingExtra, SettingsError
+
+CELLS = ("rnn", "lstm")
+OUTPUTS = ("tree", "adaptive")
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """What a neural model can be asked for; None is what the text's size or the model says.
+
+    `cell` is `rnn` (the benchmark's) or `lstm`, `softmax` the output: `tree` (binary decisions, with hashed features of
+    n-grams; an RNN's and HSME's) or `adaptive` (an LSTM's). `batch` is in events, `checkpoint` in seconds.
+    """
+
+    cell: str = "rnn"
+    hidden: int = 256
+    softmax: str | None = None
+    passes: int | None = None
+    rate: float | None = None
+    batch: int | None = None
+    dropout: float | None = None
+    slots: int | None = None
+    checkpoint: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name, low in (("hidden", 1), ("passes", 0), ("batch", 1), ("slots", 2), ("checkpoint", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= low:
+                raise SettingsError(f"{name} is {value}; expected {low} or more")
+        for name, known in (("cell", CELLS), ("softmax", (None, *OUTPUTS))):
+            if getattr(self, name) not in known:
+                expected = ", ".join(map(str, filter(None, known)))
+                raise SettingsError(f"{name} {getattr(self, name)!r} is not known; expected one of {expected}")
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise SettingsError(f"rate is {self.rate}; expected a number above 0")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise SettingsError(f"dropout is {self.dropout}; expected 0 or more, and below 1")
+
+    def output_of(self, model: str) -> str:
+        if model == "hsme":
+            return "tree"
+        return self.softmax or {"rnn": "tree", "lstm": "adaptive"}[self.cell]
+
+
+def require_torch() -> None:
+    if find_spec("torch") is None:
+        raise MissingExtra("torch", "neural", "training a neural model, or scoring one on a GPU,")

@@ -1,0 +1,138 @@
+"""Neural models: settings, the road from text to a folder, and scores of a folder on a CPU.
+
+A model is scored with NumPy and Numba; PyTorch is needed to train one, and to score it on a GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from snm.baselines.neural.checkpoints import Checkpoint, clear_checkpoint
+from snm.baselines.neural.fitting import Fit, FitSettings
+from snm.baselines.neural.model import shape_text
+from snm.baselines.neural.networks import Network, Shape
+from snm.baselines.neural.settings import NetworkSettings
+from snm.baselines.neural.tree import Tree
+from snm.errors import SettingsError
+from snm.progress import Progress, silent
+from snm.storage import ModelWriter
+from snm.text.classes import CLASSES, FREQUENT, learn_classes
+from snm.text.classes import PASSES as CLASS_PASSES
+from snm.text.encoding import Text
+from snm.text.vocabulary import Vocabulary
+
+__all__ = ["clear_checkpoint", "fit_settings", "make_network", "train_network"]
+
+ORDERS = {"hsme": 5, "rnn": 9}  # the benchmark's
+PASSES = {"hsme": 2, "rnn": 6}
+FEATURE_PASSES = 1  # of an RNN's features, its last
+RATES = {"rnn": 0.001, "lstm": 0.002}  # of Adam
+FEATURE_RATE = 0.3  # of AdaGrad
+LARGEST_EMBEDDING = 512
+STEPS_PER_PASS = 1500
+BATCHES = 256, 32768  # events a step, at least and at most
+SLOTS_PER_TOKEN = {"hsme": 8, "rnn": 16}  # of the table of feature weights; the benchmark's models have 8 and 25
+SLOTS = 1 << 16, 1 << 30
+LITTLE_TEXT = 10_000_000  # tokens
+DROPOUT = {"rnn": (0.3, 0.1), "lstm": (0.5, 0.1)}  # on little text, and on more
+
+
+def train_network(
+    model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, dev: Text, vocabulary: Vocabulary,
+    writer: ModelWriter, device: str, progress: Progress = silent, notify: Callable[[str], None] = lambda message: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train a network on a text and write its arrays; what the manifest is to say of it.
+
+    `dev` says which pass is best. `writer`'s path is where the model will be: the checkpoint is beside it.
+    """
+
+    network, tree = make_network(model, how, order, seed, text, vocabulary, device, progress)
+    size = sum(array.size for _, array in network.arrays())
+    settings = fit_settings(model, how, seed, text.events)
+    notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
+    fit = Fit(network, text, dev, settings, progress)
+    run = {name: hashlib.sha256(t.tokens.tobytes()).hexdigest()[:16] for name, t in (("text", text), ("dev", dev))}
+    checkpoint = Checkpoint(writer.path, {**run, **asdict(network.shape), **asdict(settings)})
+    if checkpoint.restore(fit):
+        notify(f"going on from {checkpoint.folder}, in pass {fit.report.passes + 1} of {settings.passes}")
+    report = fit.run(lambda: checkpoint.save(fit), how.checkpoint or math.inf)
+    if report.perplexities:
+        steps = " → ".join(f"{p:.2f}" for p in report.perplexities)
+        notify(f"held-out perplexity {steps}; kept pass {report.best_pass}")
+    shapes = {}
+    for name, array in [*network.arrays(), *_tree_arrays(tree)]:
+        shapes[name] = list(array.shape)
+        writer.array(name, array.dtype.str).append(array.reshape(-1))
+    done = {k: v for k, v in asdict(report).items() if k not in ("passes", "steps", "loss")}
+    return {
+        "network": asdict(network.shape),
+        "arrays": shapes,
+        "parameters": size,
+        "training": {**asdict(settings), "device": network.device.type, **done},
+    }
+
+
+def make_network(
+    model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary,
+    device: str, progress: Progress = silent,
+) -> tuple[Network, Tree | None]:  # fmt: skip
+    """A network before training, and its tree where it has one."""
+
+    shape = _shape(model, how, order, text, vocabulary)
+    counts = np.bincount(text.tokens, minlength=len(vocabulary))
+    tree, odds = None, None
+    if shape.softmax == "tree":
+        with progress("word classes", CLASS_PASSES * min(len(vocabulary), FREQUENT)) as bar:
+            classes = learn_classes(text, len(vocabulary), CLASSES, seed, bar)
+        tree, odds = Tree.build(counts, classes, vocabulary.never_a_target)
+    network = Network(shape, tree, device)
+    network.start(counts, odds, seed)
+    return network, tree
+
+
+def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> FitSettings:
+    """How a network is trained on so many events, where nothing else is asked for."""
+
+    passes = PASSES[model] if how.passes is None else how.passes
+    return FitSettings(
+        passes=passes,
+        feature_passes=passes if model == "hsme" else min(FEATURE_PASSES, passes),
+        batch=how.batch or int(np.clip(events // STEPS_PER_PASS, *BATCHES)),
+        rate=how.rate or RATES[how.cell],
+        feature_rate=(how.rate if model == "hsme" else None) or FEATURE_RATE,
+        dropout=DROPOUT[how.cell][events >= LITTLE_TEXT] if how.dropout is None else how.dropout,
+        seed=seed,
+    )
+
+
+def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, vocabulary: Vocabulary) -> Shape:
+
+    hidden = 0 if model == "hsme" else how.hidden
+    output = how.output_of(model)
+    if output == "adaptive" and (order or how.slots):
+        raise SettingsError("an adaptive softmax has no features of n-grams; leave out order and slots")
+    order = (order or ORDERS[model]) if output == "tree" else 0
+    least = SLOTS_PER_TOKEN[model] * text.events
+    slots = how.slots or int(np.clip(1 << (least - 1).bit_length(), *SLOTS))
+    if slots & (slots - 1):
+        raise SettingsError(f"slots is {slots:,}; expected a power of two for a table of features")
+    return Shape(
+        len(vocabulary),
+        vocabulary.never_a_target,
+        how.cell if hidden else None,
+        hidden,
+        min(hidden, LARGEST_EMBEDDING),
+        output,
+        order,
+        slots if order else 0,
+    )
+
+
+def _tree_arrays(tree: Tree | None) -> list[tuple[str, np.ndarray]]:
+    return [] if tree is None else [("word_up", tree.word_up), ("node_up", tree.node_up)]

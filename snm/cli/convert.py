@@ -1,0 +1,88 @@
+"""Commands that make models of models: export, import, mix."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from snm.cli.options import (
+    chosen_threads,
+    import_option,
+    json_option,
+    load_model,
+    model_argument,
+    print_json,
+    threads_option,
+)
+from snm.cli.terminal import bar as progress_bar
+from snm.cli.terminal import notify
+
+
+@click.command()
+@model_argument
+@click.argument("file", default="-", type=click.File("w", encoding="utf-8", atomic=True))
+@import_option
+def export(path: str, file: Any) -> None:
+    """Write a backoff MODEL (kn, katz, sbo) as an ARPA FILE (default: standard output)."""
+    from snm.baselines.backoff.arpa import require_backoff, write_arpa
+
+    model = require_backoff(load_model(path), path)
+    with progress_bar("exporting", len(model.targets) + 1) as bar:
+        write_arpa(model, file, bar)
+
+
+@click.command(name="import")
+@click.argument("file")
+@click.option("-o", "--output", required=True, help="Folder of the model to write.")
+@click.option("--force", is_flag=True, help="Overwrite a model of that name.")
+def import_arpa(file: str, output: str, force: bool) -> None:
+    """Turn an ARPA FILE (plain or compressed) of any toolkit into a model."""
+    from snm.baselines.backoff.arpa import read_arpa
+
+    with progress_bar("importing", 0) as bar:
+        model = read_arpa(file, output, force, bar)
+    notify(False)(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--dev", multiple=True, required=True, help="Held-out text to find the weights on.")
+@click.option("-o", "--output", help="Folder of the mixture to write.")
+@click.option("--test", multiple=True, help="Text to judge the mixture on, where none is written.")
+@click.option("--test-file", "test_files", multiple=True,
+              help="Probabilities of the test text, one for each MODEL that is a file of them.")  # fmt: skip
+@threads_option
+@click.option("--force", is_flag=True, help="Overwrite a model of that name.")
+@import_option
+@json_option
+def mix(
+    models: tuple[str, ...], dev: tuple[str, ...], output: str | None, test: tuple[str, ...],
+    test_files: tuple[str, ...], threads: int | None, force: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Mix two or more MODELs linearly, with the weights that are best on held-out text.
+
+    A MODEL is a model's folder, an ARPA file, or, from any other program, a file of probabilities of the held-out text:
+    one number (or its log10) for every word and sentence end, in order. All models must have the same words.
+
+    With -o the mixture is written, a model like any other. With a file of probabilities it cannot be: its weights and
+    perplexities are printed.
+    """
+    from snm import mixing
+
+    plain = [model for model in models if mixing.is_plain(Path(model))]
+    if output is None:
+        found = mixing.weigh(models, dev, test, test_files, chosen_threads(threads), notify(as_json))
+        if as_json:
+            print_json({**asdict(found), "weights": found.weights.tolist()})
+        return
+    if plain or test or test_files:
+        what = f"{plain[0]} holds probabilities of one text" if plain else "--test judges a mixture that is not written"
+        raise click.UsageError(f"{what}; leave out -o to see weights and perplexities, or write a mixture of models")
+    made = mixing.mix(models, dev, output, force, chosen_threads(threads), notify(as_json))
+    if as_json:
+        m = made.manifest
+        print_json({"model": output, "weights": m["weights"], "dev_perplexity": m["dev_perplexity"],
+                     "dev_perplexities": m["dev_perplexities"]})  # fmt: skip

@@ -1,0 +1,112 @@
+"""Commands that look at a model: info, verify."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from snm.cli.options import Number, import_option, json_option, model_argument, print_json
+from snm.cli.terminal import bar as progress_bar
+
+
+@click.command()
+@model_argument
+@json_option
+def info(path: str, as_json: bool) -> None:
+    """What MODEL is: features, size, how it was trained."""
+    from snm.storage import read_manifest
+
+    m = read_manifest(Path(path))
+    if as_json:
+        print_json(m)
+        return
+    describe = {"mixture": _mixture_rows, "hsme": _network_rows, "rnn": _network_rows}.get(m["kind"], _model_rows)
+    rows = [*describe(m), ("size", _size_text(m))]
+    rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
+    for name, value in rows:
+        click.echo(f"{name:<13} {value}")
+
+
+def _size_text(m: dict[str, Any]) -> str:
+    from snm.manifest import size_of
+
+    size = sum(entry["bytes"] for entry in m["files"].values())
+    count, what = size_of(m)
+    return f"{size:,} bytes, {size / count:.1f} a {what.removesuffix('s')}"
+
+
+def _mixture_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
+    parts = zip(m["members"], m["weights"], m["dev_perplexities"], strict=True)
+    rows = [(name, f"weight {w:.4f}, held-out perplexity alone {ppl:.2f}") for name, w, ppl in parts]
+    return [*rows, ("mixed", f"held-out perplexity {m['dev_perplexity']:.2f}")]
+
+
+def _network_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
+    from snm.baselines.neural.model import shape_text
+
+    text, t = m["text"], m["training"]
+    rows = [
+        ("network", shape_text(m["network"])),
+        ("vocabulary", f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"),
+        ("parameters", f"{m['parameters']:,}"),
+        ("trained on", f"{text['tokens']:,} tokens, {text['sentences']:,} sentences, {text['oov']:,} OOVs"),
+    ]
+    if t["perplexities"]:
+        best = f"held-out perplexity {min(t['perplexities']):.2f}"
+        rows.append(("training", f"{len(t['losses'])} passes on {t['device']}, kept pass {t['best_pass']}, {best}"))
+    return rows
+
+
+def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
+    text = m["text"]
+    rows = [
+        ("features", m["features"]),
+        ("vocabulary", f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"),
+        ("rows", f"{m['rows']:,} features"),
+        ("links", f"{m['links']:,} feature-target pairs"),
+        ("hash", f"{m['hash_bits']} bits; {m['expected_collisions']:.2g} features expected to share a key"),
+        ("trained on", f"{text['tokens']:,} tokens, {text['sentences']:,} sentences, {text['oov']:,} OOVs"),
+    ]
+    if "estimation" in m:
+        return [*rows, ("estimation", ", ".join(f"{name} {value}" for name, value in m["estimation"].items()))]
+    t = m["training"]
+    marks = f"{m['pages']['shadowed']} features have the page and mark of another"
+    rows.append(("weights", f"{8 * m['pages']['code_bytes']} bits; {marks}"))
+    rows.append(("loss", f"{t['loss']}, {t['optimiser']} at {t['rate']}, kept pass {t['best_pass']}"))
+    rows.append(("metafeatures", f"{len(t['metafeatures'].split(','))} conjunctions, {t['slots']:,} slots"))
+    gate = m["gate"]
+    if gate is not None:
+        steps = f"held-out perplexity {gate['ungated']:.2f} → {min(gate['perplexities']):.2f}"
+        rows.append(("gate", f"{gate['units']} units, learned on {gate['events']:,} tokens, {steps}"))
+    if t["prune"] > 1:
+        rows.append(("pruned", f"features seen fewer than {t['prune']} times, n-grams of up to five words aside"))
+    return rows
+
+
+@click.command()
+@model_argument
+@click.argument("text", nargs=-1)
+@click.option("--contexts", type=Number(1), default=1000, show_default=True, help="Contexts to add up.")
+@import_option
+@json_option
+def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> None:
+    """Check MODEL: checksums, rows and row sums, and that probabilities sum to one.
+
+    The sum of P(w | h) over the whole vocabulary is taken for contexts h of TEXT, or, without one, of
+    sentences drawn from the model.
+    """
+    from snm.evaluation import verify as check
+
+    with progress_bar("adding up", contexts) as bar:
+        report = check(path, text, contexts, bar)
+    if as_json:
+        print_json(asdict(report))
+        return
+    click.echo("checksums, rows and links are as they should be")
+    click.echo(
+        f"over {report.contexts:,} contexts ({report.at_start} sentence starts, {report.with_unknown} with <UNK>), "
+        f"the sum of all probabilities is at most {report.worst:.1e} away from 1"
+    )

@@ -1,0 +1,25 @@
+"""The group of all commands."""
+
+from __future__ import annotations
+
+import click
+
+from snm.cli import convert, inspect, reproduce, score, train
+from snm.cli.terminal import Group
+from snm.version import __version__
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="snm")
+def main() -> None:
+    """Sparse non-negative matrix language models: train, score, predict, explain."""
+
+
+for command in (
+    train.train,
+    score.ppl, score.score, score.next_words, score.generate, score.explain,
+    inspect.info, inspect.verify,
+    convert.export, convert.import_arpa, convert.mix,
+    reproduce.reproduce, reproduce.demo,
+):  # fmt: skip
+    main.add_command(command)

@@ -1,0 +1,102 @@
+"""Options and parameter types that several commands share, and help in groups."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from snm.model import LanguageModel
+
+
+Command = Callable[..., Any]
+
+
+class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number of bytes such as 500M or 4G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).upper().removesuffix("B")
+        number, unit = text[:-1], text[-1:]
+        if str(value).isdecimal():
+            return int(value)
+        try:
+            return int(float(number) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit])
+        except (KeyError, ValueError, OverflowError):
+            self.fail(f"{value!r} is not a size; expected a number with K, M, G or T, such as 4G", param, ctx)
+
+
+class Number(click.IntRange):
+    """A whole number, shown as N."""
+
+    name = "N"
+
+
+threads_option = click.option("--threads", type=Number(1), help="Threads.  [default: all cores]")
+
+
+def chosen_threads(threads: int | None) -> int:
+    from snm.parallel import default_threads
+
+    return threads or default_threads()
+
+
+def import_modules(ctx: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
+    sys.path.insert(0, "")
+    for module in modules:
+        path = Path(module)
+        if path.suffix == ".py":
+            sys.path.insert(0, str(path.parent))
+            module = path.stem
+        try:
+            import_module(module)
+        except Exception as error:
+            raise click.BadParameter(f"cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+class GroupedOption(click.Option):
+    """An option that is listed under a heading of the help."""
+
+    def __init__(self, *arguments: Any, group: str | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists ungrouped options first, then each group under its heading."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                groups.setdefault(getattr(parameter, "group", None) or "Options", []).append(record)
+        for name, records in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+import_option = click.option(
+    "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=import_modules,
+    help="Import a Python module or file first, one that registers feature families.",
+)  # fmt: skip
+model_argument = click.argument("path", metavar="MODEL")
+
+
+def load_model(path: str) -> LanguageModel:
+    from snm.loading import load
+
+    return load(path)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,95 @@
+"""Commands that show: reproduce, demo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from snm.cli.options import Number, Size, chosen_threads, json_option, print_json, threads_option
+from snm.cli.terminal import bar as progress_bar
+from snm.cli.terminal import notify
+
+
+@click.command()
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+@click.option("--corpus", required=True,
+              help="Folder with train.txt, valid.txt and test.txt, plain or compressed; or the One Billion Word "
+                   "Benchmark's folder as it is released.")  # fmt: skip
+@click.option(
+    "--shard", type=Number(0), default=0, show_default=True, help="The benchmark's held-out shard to test on."
+)
+@click.option("-o", "--output", required=True, help="Folder for the results; a run that was stopped goes on there.")
+@click.option("--prune", type=Number(1), default=1, show_default=True,
+              help="Leave features out of SNM that were seen less often, short n-grams aside.")  # fmt: skip
+@click.option("--events", type=Number(1), default=1 << 32, help="Train SNM on about so many events.  [default: all]")
+@click.option("--take", multiple=True, metavar="FOLDER",
+              help="Take models that are missing from the results of another run, such as one on a GPU.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="MODEL",
+              help="Train this model and make no table: its results are for --take elsewhere.")  # fmt: skip
+@click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
+@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for training, as of snm train.")
+@threads_option
+@json_option
+def reproduce(
+    tables: tuple[str, ...],
+    corpus: str,
+    shard: int,
+    output: str,
+    prune: int,
+    events: int,
+    take: tuple[str, ...],
+    only: tuple[str, ...],
+    keep_models: bool,
+    memory: int,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """The paper's tables on a corpus: table1, table2, table3, ablations.
+
+    What is missing is trained; mixture weights are found on the valid text, perplexities are the test text's. Each
+    table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot; with
+    table3 there is a plot of perplexity against words scored a second on one core, too.
+
+    SNM is the paper's here, nothing pruned and all events looked at; where a text is too large for that, --prune and
+    --events say how far to depart from it.
+    """
+    from snm.errors import MissingExtra
+    from snm.reproduction.plots import plot, plot_frontier
+    from snm.reproduction.tables import markdown
+    from snm.reproduction.workspace import Workspace
+
+    folder, say = Path(output), notify(False)
+    work = Workspace(
+        folder, Path(corpus), chosen_threads(threads), memory, keep_models, shard, prune, events, progress_bar, say
+    )
+    for other in take:
+        work.take(Path(other))
+    if only:
+        work.train_only(only, tables)
+        return
+    for name in tables:
+        rows = work.table(name)
+        text = markdown(name, work.corpus.name + work.limits, rows)
+        (folder / f"{name}.md").write_text(text)
+        (folder / f"{name}.json").write_text(
+            json.dumps({"table": name, "corpus": work.corpus.name + work.limits, "rows": rows}, indent=1)
+        )
+        print_json({"table": name, "rows": rows}) if as_json else click.echo(text)
+        try:
+            plot(name, work.corpus.name, rows, folder / f"{name}.png")
+            if name == "table3":
+                plot_frontier(work.corpus.name, rows, folder / f"{name}-frontier.png")
+        except MissingExtra as error:
+            say(f"no plot: {error}")
+
+
+@click.command()
+@click.option("-o", "--output", help="Keep the models in this folder.")
+@threads_option
+def demo(output: str | None, threads: int | None) -> None:
+    """Train on the English that Python carries with it, and show what the models can do."""
+    from snm.demo import run
+
+    run(output, chosen_threads(threads), progress_bar, click.echo)

@@ -1,0 +1,334 @@
+"""Which features a model has: the specification language, presets, feature types and templates.
+
+A feature (r, s, a) of an event is made of r remote words, then s skipped words, then a adjacent words before the
+target; r = 0 is an n-gram context of a words, and r = a = 0 the empty feature of the unigram. Its *type* is (r, s, a),
+or (r, *, a) where the skip length is tied. A *template* is a pattern that gives an event at most one feature: one for
+each type, and for a tied type one for each skip length.
+
+The specification language is a sum of terms:
+
+    ngram(0..4)                                 contexts of 0 to 4 words
+    skip(r=1..3, s=1..3, words=1..4)            r remote, s skipped, words = r + a
+    skip(r=1, s=4..*, a=0..2, tied, cap=20)     skip length not part of the feature; * ends at cap
+    class(r=1..3, s=0, a=0..1)                  like skip, the r remote words by their class; s may be 0
+    family(name)                                a family registered with `feature_family`
+    snm5-skip                                   a preset, alone or in a sum
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from snm.errors import SpecError
+from snm.features.families import family_named
+
+DEFAULT_CAP = 20  # where the skip length of `*` ends
+MAX_WORDS = 32  # most remote or adjacent words of one feature
+MAX_SPAN = 1000  # most words between the farthest word of a feature and its target
+MAX_TEMPLATES = 1024
+PRESETS: dict[str, str] = {
+    "small": "ngram(0..4) + class(r=1..4, a=0)",
+    "medium": "ngram(0..4) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=1..10, words=1..2, tied) "
+    "+ class(r=1..4, a=0) + class(r=1..2, a=1)",
+    "large": "ngram(0..5) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=1..20, words=1..2, tied) "
+    "+ class(r=1..5, a=0) + class(r=1..3, a=1)",
+    **{f"snm{n}": f"ngram(0..{n - 1})" for n in range(2, 11)},
+    "snm5-skip": "ngram(0..4) + skip(r=1..3, s=1..3, words=1..4) + skip(r=1..2, s=4..*, words=1..4, tied)",
+    "snm5-skip-only": "ngram(0) + skip(r=1..3, s=1..3, words=1..4) + skip(r=1..2, s=4..*, words=1..4, tied)",
+    "snm10-skip": "ngram(0..9) + skip(s=1, words=1..5) + skip(r=1, s=1..10, words=1..4, tied)",
+}
+DEFAULT_PRESET = "small"
+
+
+@dataclass(frozen=True)
+class FeatureType:
+    """(r, s, a), s = None where the skip is tied; or one column of a family."""
+
+    r: int
+    s: int | None
+    a: int
+    family: str | None = None
+    column: int = 0
+    classes: bool = False  # the remote words enter by their class
+
+    def __str__(self) -> str:
+        if self.family is not None:
+            return f"{self.family}:{self.column}"
+        if self.classes:
+            return f"class ({self.r}, {'*' if self.s is None else self.s}, {self.a})"
+        if self.r == 0:
+            return f"{self.a + 1}-gram"
+        return f"({self.r}, {'*' if self.s is None else self.s}, {self.a})"
+
+    @property
+    def is_ngram(self) -> bool:
+        return self.r == 0 and self.family is None
+
+    @property
+    def salt(self) -> int:
+        """64 bits that depend on the type alone, the same in every specification."""
+        name = f"{self.r},{'*' if self.s is None else self.s},{self.a},{self.family or ''},{self.column}"
+        name += ",class" if self.classes else ""
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A place of an event where a feature of type `types[type_index]` may stand."""
+
+    type_index: int
+    r: int
+    s: int
+    a: int
+
+    @property
+    def places(self) -> int:
+        """Of its words: bit i stands for the i-th before the target."""
+        return ((1 << self.a) - 1) << 1 | ((1 << self.r) - 1) << (self.a + self.s + 1)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Whole numbers from low to high; high None is `*`."""
+
+    low: int
+    high: int | None
+
+    def __str__(self) -> str:
+        high = "*" if self.high is None else str(self.high)
+        return high if high == str(self.low) else f"{self.low}..{high}"
+
+    def upto(self, cap: int) -> range:
+        return range(self.low, (cap if self.high is None else self.high) + 1)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of a specification, as written."""
+
+    kind: str  # ngram, skip, class or family
+    words: Range
+    r: Range
+    s: Range
+    a: Range
+    tied: bool = False
+    cap: int = DEFAULT_CAP
+    family: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "family":
+            return f"family({self.family})"
+        if self.kind == "ngram":
+            return f"ngram({self.words})"
+        parts = [f"r={self.r}", f"s={self.s}", f"a={self.a}", f"words={self.words}"]
+        if self.tied:
+            parts.append("tied")
+        if self.s.high is None:
+            parts.append(f"cap={self.cap}")
+        return f"{self.kind}({', '.join(parts)})"
+
+
+class FeatureSpec:
+    """The features of a model: its types and templates. Template 0 is always the empty feature.
+
+    The empty feature is added where the text leaves it out: without it a word could be left
+    with no probability at all.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.terms = _parse(text)
+        self.types, self.templates = _expand(self.terms, text)
+        self.text = " + ".join(str(term) for term in self.terms)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FeatureSpec) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @property
+    def span(self) -> int:
+        """How many tokens before a target any feature looks at."""
+        own = max((t.r + t.s + t.a for t in self.templates), default=0)
+        return max([own, *(family_named(name).span for name in self.families)])
+
+    @property
+    def parents(self) -> list[int]:
+        """Of every slot an earlier one whose feature is part of its own: where that was never seen, this was not.
+
+        One remote word less at the same distance, one adjacent word less, or the empty feature.
+        """
+        return [self._parent(q) for q in range(len(self.templates))]
+
+    def _parent(self, q: int) -> int:
+        template, kind = self.templates[q], self.types[self.templates[q].type_index]
+        if kind.family is not None or template.r + template.a == 0:
+            return 0
+        shorter = (
+            replace(kind, r=template.r - 1)
+            if template.r > 1
+            else FeatureType(0, 0, template.a if template.r else template.a - 1)
+        )
+        same = (p for p in range(q) if self.types[self.templates[p].type_index] == shorter)
+        return next((p for p in same if not shorter.r or self.templates[p].s == template.s), 0)
+
+    def second_parents(self, least: np.ndarray) -> list[int]:
+        """Of every slot another one whose feature is part of its own, though not of its parent; 0 for none.
+
+        least: how often features of each type were seen at the least, to be kept. The type of a feature that is part
+        of another must not ask for more. Where the skip is tied there is none: the same feature was seen at other
+        places of events, where there may have been no room for another part of it.
+        """
+        made, kinds = [], [self.types[template.type_index] for template in self.templates]
+        places = [
+            0 if k.family or k.classes else template.places for template, k in zip(self.templates, kinds, strict=True)
+        ]
+        for q, first in enumerate(self.parents):
+            whole, most = 0 if kinds[q].s is None else places[q], least[self.templates[q].type_index]
+            parts = (
+                p for p, part in enumerate(places) if part & ~places[first] and not part & ~whole and part != whole
+            )
+            allowed = (p for p in parts if least[self.templates[p].type_index] <= most)
+            made.append(max(allowed, key=lambda p: places[p].bit_count(), default=0))
+        return made
+
+    @property
+    def has_classes(self) -> bool:
+        return any(term.kind == "class" for term in self.terms)
+
+    @property
+    def families(self) -> list[str]:
+        return [term.family for term in self.terms if term.kind == "family"]
+
+
+def _parse(text: str) -> list[Term]:
+    terms: list[Term] = []
+    for piece in _split_terms(text):
+        if piece in PRESETS:
+            terms.extend(_parse(PRESETS[piece]))
+        else:
+            terms.append(_parse_term(piece, text))
+    if not any(term.kind == "ngram" and term.words.low == 0 for term in terms):
+        terms.insert(0, _ngram(Range(0, 0)))
+    return terms
+
+
+def _split_terms(text: str) -> list[str]:
+    pieces = [piece.strip() for piece in text.split("+")]
+    if not all(pieces):
+        raise SpecError(f"features {text!r}: an empty term; expected a sum such as 'ngram(0..4) + skip(r=1, s=1, a=1)'")
+    return pieces
+
+
+def _ngram(words: Range) -> Term:
+    return Term("ngram", words, Range(0, 0), Range(0, 0), words)
+
+
+def _parse_term(piece: str, text: str) -> Term:
+    match = re.fullmatch(r"(ngram|skip|class|family)\s*\((.*)\)", piece)
+    if match is None:
+        raise SpecError(
+            f"features {text!r}: cannot read {piece!r}; expected ngram(...), skip(...), class(...), family(name) "
+            f"or a preset ({', '.join(PRESETS)})"
+        )
+    kind, arguments = match.group(1), [part.strip() for part in match.group(2).split(",")]
+    if kind == "family":
+        family_named(arguments[0])
+        none = Range(0, 0)
+        return Term("family", none, none, none, none, family=arguments[0])
+    if kind == "ngram":
+        if len(arguments) != 1:
+            raise SpecError(f"{piece!r}: ngram takes one range of context words, such as ngram(0..4)")
+        return _ngram(_parse_range(arguments[0], piece, "words", MAX_WORDS))
+    return _parse_skip(piece, arguments, kind)
+
+
+def _parse_skip(piece: str, arguments: list[str], kind: str) -> Term:
+    given: dict[str, Range] = {"s": Range(0, 0)} if kind == "class" else {}
+    tied, cap = False, DEFAULT_CAP
+    for argument in arguments:
+        name, _, value = (part.strip() for part in argument.partition("="))
+        if argument == "tied":
+            tied = True
+        elif name == "cap" and value.isdigit() and 1 <= int(value) <= MAX_SPAN:
+            cap = int(value)
+        elif name in ("r", "s", "a", "words"):
+            most = {"s": MAX_SPAN, "words": 2 * MAX_WORDS}.get(name, MAX_WORDS)
+            given[name] = _parse_range(value, piece, name, most)
+        else:
+            raise SpecError(
+                f"{piece!r}: cannot read {argument!r}; expected r=, s=, a=, words= with a range, tied, "
+                f"or cap= with a number from 1 to {MAX_SPAN}"
+            )
+    if "s" not in given:
+        raise SpecError(f"{piece!r}: the skip length is missing; add for instance s=1..3")
+    if "words" not in given and "a" not in given:
+        raise SpecError(f"{piece!r}: no limit on the words; add for instance words=1..4 (remote plus adjacent)")
+    most = min(given["words"].high or MAX_WORDS, MAX_WORDS) if "words" in given else MAX_WORDS
+    r = given.get("r", Range(1, most))
+    a = given.get("a", Range(0, most))
+    if kind == "class" and r.low < 1:
+        raise SpecError(f"{piece!r}: a class feature has at least one remote word: r >= 1")
+    if kind == "skip" and (r.low < 1 or given["s"].low < 1):
+        raise SpecError(f"{piece!r}: a skip-gram has at least one remote word and skips at least one: r >= 1, s >= 1")
+    if given["s"].high is None and not tied:
+        raise SpecError(f"{piece!r}: s=..* needs 'tied', or every length would be a type of its own")
+    if given["s"].high is None and cap < given["s"].low:
+        raise SpecError(f"{piece!r}: cap={cap} lies below the smallest skip {given['s'].low}")
+    words = given.get("words", Range(r.low + a.low, (r.high or 0) + (a.high or 0)))
+    return Term(kind, words, r, given["s"], a, tied, cap)
+
+
+def _parse_range(text: str, piece: str, name: str, most: int) -> Range:
+    match = re.fullmatch(r"(\d+)(?:\s*\.\.\s*(\d+|\*))?", text)
+    if match is None:
+        raise SpecError(f"{piece!r}: cannot read the range {text!r}; expected a number, low..high, or s=low..*")
+    low = int(match.group(1))
+    if match.group(2) == "*":
+        if name != "s":
+            raise SpecError(f"{piece!r}: only the skip length s can run to *; give {name} a number")
+        return Range(low, None)
+    high = int(match.group(2) or low)
+    if high < low:
+        raise SpecError(f"{piece!r}: the range {text} is empty; expected low..high with low <= high")
+    if high > most:
+        raise SpecError(f"{piece!r}: {name}={high} is too large; the most is {most}")
+    return Range(low, high)
+
+
+def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Template]]:
+    """All types in a fixed order and their templates, each once."""
+    wanted: dict[FeatureType, set[int]] = {}
+    for term in terms:
+        if term.kind in ("skip", "class") and not _shapes(term):
+            raise SpecError(f"{term}: no feature meets all these limits; words is r + a")
+        if term.kind == "family":
+            for column in range(family_named(term.family).columns):
+                wanted.setdefault(FeatureType(0, 0, 0, term.family, column), {0})
+            continue
+        for r, a in _shapes(term):
+            for s in term.s.upto(term.cap):
+                kind = FeatureType(r, None if term.tied else s, a, classes=term.kind == "class")
+                wanted.setdefault(kind, set()).add(s)
+    order = sorted(
+        wanted, key=lambda t: (t.family or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column)
+    )
+    templates = [Template(i, t.r, s, t.a) for i, t in enumerate(order) for s in sorted(wanted[t])]
+    if len(templates) > MAX_TEMPLATES:
+        raise SpecError(f"features {text!r}: {len(templates)} features for an event; the most is {MAX_TEMPLATES}")
+    if any(template.r + template.s + template.a > MAX_SPAN for template in templates):
+        raise SpecError(f"features {text!r}: a feature reaches past {MAX_SPAN} words")
+    return order, templates
+
+
+def _shapes(term: Term) -> list[tuple[int, int]]:
+    """All (r, a) that meet the limits of a term."""
+    words = term.words.upto(2 * MAX_WORDS)
+    return [(r, a) for r in term.r.upto(MAX_WORDS) for a in term.a.upto(MAX_WORDS) if r + a in words]

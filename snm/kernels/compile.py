@@ -1,0 +1,59 @@
+"""How kernels are compiled: Numba's options, in one place, and a cache that notices every change.
+
+Numba caches a compiled function under the content of the one file that defines it. A change in a helper of another
+file would go unnoticed, so every kernel is cached under the content of all kernel and layout files instead.
+"""
+
+import hashlib
+from pathlib import Path
+
+from numba import njit
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+def _digest_of_sources():
+    digest = hashlib.sha256()
+    for folder in ("kernels", "layouts"):
+        for path in sorted((_PACKAGE / folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.digest()
+
+
+_STAMP = _digest_of_sources()
+
+
+def _compiled(*signatures, **options):
+    """A decorator: `njit` with these options, cached under `_STAMP`."""
+
+    def decorate(function):
+        dispatcher = njit(*signatures, cache=True, **options)(function)
+        dispatcher._cache._cache_file._source_stamp = _STAMP
+        return dispatcher
+
+    return decorate
+
+
+def kernel_for(signatures, nogil=True):
+    """A kernel that is compiled for these signatures alone, when it is defined. Without `nogil` it keeps the GIL."""
+    return _compiled(signatures, nogil=nogil)
+
+
+kernel = _compiled(nogil=True)
+"""A function that Python calls. It releases the GIL and runs on one thread."""
+
+# Helpers are inlined into their callers by LLVM. Without `_nrt` Numba counts references to every array argument with
+# two atomic operations a call: without them rows of M are built three times faster. Division by zero is not checked.
+_HELPER = {"nogil": True, "_nrt": False, "forceinline": True, "error_model": "numpy"}
+
+helper = _compiled(**_HELPER)
+"""A function that kernels call. It may not return an array that it makes."""
+
+fused_helper = _compiled(**_HELPER, fastmath={"contract"})
+"""A helper in which a product and a sum may become one operation."""
+
+sum_helper = _compiled(**_HELPER, fastmath={"reassoc", "contract"})
+"""A helper whose sums may be added in any order, which lets LLVM vectorise them."""
+
+array_helper = _compiled(nogil=True, forceinline=True)
+"""A helper that may return arrays."""

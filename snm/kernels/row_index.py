@@ -1,0 +1,100 @@
+"""Finding rows and links, and what is done with them for every event."""
+
+import numpy as np
+
+from snm.kernels.compile import helper, kernel
+from snm.layouts.keys import ABSENT
+
+
+@kernel
+def build_index(features, low, shift, directory):
+    """directory[i]: the first row whose (key - low) >> shift is at least i. The last entry is the number of rows."""
+    filled = 0
+    for row in range(len(features)):
+        entry = np.int64((features[row] - low) >> shift)
+        while filled <= entry:
+            directory[filled] = row
+            filled += 1
+    while filled < len(directory):
+        directory[filled] = len(features)
+        filled += 1
+
+
+@helper
+def find_row(key, index):
+    """Row of the feature `key`, or -1."""
+    entry = (key - index.low) >> index.shift
+    if key < index.low or entry >= np.uint64(len(index.directory) - 1):
+        return -1
+    row = np.int64(index.directory[entry])
+    stop = np.int64(index.directory[entry + np.uint64(1)])
+    while row < stop and index.features[row] < key:
+        row += 1
+    if row < stop and index.features[row] == key:
+        return row
+    return -1
+
+
+@helper
+def find_link(target, start, stop, targets):
+    """Link to `target` among the sorted links [start, stop), or -1."""
+    end = stop
+    while stop - start > 8:
+        middle = (start + stop) >> 1
+        if targets[middle] <= target:
+            start = middle
+        else:
+            stop = middle
+    while start < stop and targets[start] < target:
+        start += 1
+    if start < end and targets[start] == target:
+        return start
+    return -1
+
+
+@helper
+def find_column(column, words, index, offsets, targets, rows, links):
+    """Row of every key of a column of events, and link of every event's word in it; -1 where there is none.
+
+    In stages over the whole column, so that the fetches from memory of one stage do not wait for each other.
+    Returns a sum that keeps the loads alive.
+    """
+    loaded = np.uint64(0)
+    n_entries = np.uint64(len(index.directory) - 1)
+    for k in range(len(column)):
+        entry = (column[k] - index.low) >> index.shift
+        inside = column[k] >= index.low and entry < n_entries
+        rows[k] = index.directory[entry] if inside else 0
+        links[k] = index.directory[entry + np.uint64(1)] if inside else 0  # for now: where the entry's rows end
+    for k in range(len(column)):
+        loaded += index.features[rows[k]]
+    for k in range(len(column)):
+        row, stop = rows[k], links[k]
+        while row < stop and index.features[row] < column[k]:
+            row += 1
+        rows[k] = row if row < stop and index.features[row] == column[k] else -1
+    for k in range(len(column)):
+        links[k] = offsets[max(rows[k], 0)]
+    for k in range(len(column)):
+        loaded += np.uint64(targets[links[k]])
+    for k in range(len(column)):
+        links[k] = find_link(words[k], links[k], offsets[rows[k] + 1], targets) if rows[k] >= 0 else -1
+    return loaded
+
+
+@kernel
+def find_rows(keys, index, rows):
+    """rows[event, slot]: the row of each key, -1 where there is none."""
+    for q in range(keys.shape[0]):
+        column = keys[q]
+        for k in range(len(column)):
+            rows[k, q] = -1 if column[k] == ABSENT else find_row(column[k], index)
+
+
+@kernel
+def find_links(rows, words, offsets, targets, links):
+    """links[event, slot]: the link of each event's target in each of its rows, -1 where there is none."""
+    for k in range(rows.shape[0]):
+        for q in range(rows.shape[1]):
+            row = rows[k, q]
+            links[k, q] = -1 if row < 0 else find_link(words[k], offsets[row], offsets[row + 1], targets)

@@ -1,0 +1,1 @@
+"""Step 4 of the road: the matrix M, written once, then mapped."""

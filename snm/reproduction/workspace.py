@@ -1,0 +1,214 @@
+"""The paper's tables on any corpus: what is missing is trained, what is there is taken.
+
+A workspace keeps of every model its probabilities of the valid and test text, its size, and how long it took, so that
+a run that was stopped goes on where it was, and mixtures cost nothing. Mixture weights are found on the valid text;
+perplexities are the test text's. On another corpus than the paper's, ratios to Kneser-Ney of order 5 are what
+compares.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snm.devices import has_gpu
+from snm.errors import InputError, SettingsError
+from snm.evaluation import speed
+from snm.layouts.tokens import BEGIN
+from snm.manifest import size_of
+from snm.mixing import find_weights, perplexity_of
+from snm.pipeline import train
+from snm.progress import Progress, silent
+from snm.reproduction.tables import ALL_EVENTS, PARTS, REFERENCE, TABLES, Line, settings_of
+from snm.settings import NEURAL, Settings
+from snm.text.encoding import encode_files
+from snm.text.files import find_files
+
+SMALL_FOR_NETWORKS = 5_000_000  # bytes of text, compressed or not, that a network is trained on without a GPU
+LM1B_TRAINING = "training-monolingual.tokenized.shuffled"
+LM1B_HELD_OUT = "heldout-monolingual.tokenized.shuffled"
+
+
+@dataclass
+class Workspace:
+    """A folder of results of one corpus."""
+
+    folder: Path
+    corpus: Path
+    threads: int = 1
+    memory: int = 4 << 30
+    keep_models: bool = False
+    shard: int = 0
+    prune: int = 1
+    events: int = ALL_EVENTS
+    progress: Progress = silent
+    notify: Callable[[str], None] = lambda message: None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.texts = find_texts(self.corpus, self.shard)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = self.folder / "figures.json"
+        if self._file.exists():
+            self.figures = json.loads(self._file.read_text())
+        tested = f"{self.corpus.name}, {self.texts['test'].name}{self.limits}"
+        if self.figures.setdefault("corpus", tested) != tested:
+            raise SettingsError(
+                f"{self.folder} holds results of {self.figures['corpus']}, not of {tested}; choose another folder"
+            )
+
+    @property
+    def limits(self) -> str:
+        """In words, where SNM is not quite the paper's."""
+        pruned = f", features seen fewer than {self.prune} times left out" if self.prune > 1 else ""
+        sampled = f", about {self.events:,} events to train on" if self.events < ALL_EVENTS else ""
+        return pruned + sampled
+
+    def probabilities(self, name: str) -> dict[str, np.ndarray]:
+        """A model's probabilities of the valid and of the test text; trained where they are missing."""
+        paths = {part: self.folder / f"{name}.{part}.npy" for part in PARTS}
+        if name not in self.figures or not all(path.exists() for path in paths.values()):
+            self._train(name, paths)
+        return {part: np.load(path) for part, path in paths.items()}
+
+    def _train(self, name: str, paths: dict[str, Path]) -> None:
+        self.notify(f"training {name}")
+        output = self.folder / f"{name}.model"
+        begun = time.perf_counter()
+        how = settings_of(name, self.prune, self.events)
+        settings = Settings(threads=self.threads, memory=self.memory, **how)
+        model = train(self.texts["train"], output, settings, force=output.exists(), progress=self.progress)
+        seconds = time.perf_counter() - begun
+        if how.get("model") in NEURAL:
+            model.move_to("auto")
+        for part, path in paths.items():
+            text = encode_files(self.texts[part], model.vocabulary)
+            np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])
+        size, what = size_of(model.manifest)
+        self.figures[name] = {what: size, "seconds": seconds, "speed": round(speed(output, self.texts["test"]))}
+        if not self.keep_models:
+            shutil.rmtree(output)
+        self._save()
+
+    def take(self, folder: Path) -> None:
+        """Take over the models of another workspace of the same corpus that this one lacks."""
+        try:
+            figures = json.loads((folder / "figures.json").read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder}: no results to take ({error}); expected a folder of snm reproduce") from error
+        theirs, ours = figures.pop("corpus", ""), self.figures["corpus"]
+        if theirs.split(", ")[:2] != ours.split(", ")[:2]:
+            raise SettingsError(f"{folder} holds results of {theirs}, not of {ours}; they do not compare")
+        for name in sorted(figures.keys() - self.figures.keys()):
+            if theirs != ours and settings_of(name).get("model", "snm") == "snm":
+                self.notify(f"not taken from {folder}: {name}, which was trained with other --prune and --events")
+                continue
+            for part in PARTS:
+                shutil.copyfile(folder / f"{name}.{part}.npy", self.folder / f"{name}.{part}.npy")
+            self.figures[name] = figures[name]
+            self.notify(f"taken from {folder}: {name}")
+        self._save()
+
+    def _save(self) -> None:
+        scratch = self._file.with_suffix(".new")
+        scratch.write_text(json.dumps(self.figures, indent=1) + "\n")
+        os.replace(scratch, self._file)
+
+    def row(self, line: Line) -> dict[str, Any]:
+        """Our figures beside the paper's."""
+        members = [self.probabilities(name) for name in line.members]
+        p = {part: np.array([member[part] for member in members]) for part in PARTS}
+        weights = find_weights(p["valid"]) if len(members) > 1 else np.ones(1)
+        reference = {part: perplexity_of(values) for part, values in self.probabilities(REFERENCE).items()}
+        ours = perplexity_of(weights @ p["test"])
+        alone = len(members) == 1
+        return {
+            "model": line.label,
+            "parameters": self._figure(line, "links") or self._figure(line, "parameters"),
+            "weights": None if alone else [round(w, 4) for w in weights.tolist()],
+            "valid": perplexity_of(weights @ p["valid"]),
+            "test": ours,
+            "test / KN5": ours / reference["test"],
+            "paper": None if math.isnan(line.paper) else line.paper,
+            "paper / KN5": None if math.isnan(line.paper) else line.paper / 67.6,
+            "seconds": sum(self.figures[name]["seconds"] for name in line.members),
+            "words/s": self._speed(line),
+        }
+
+    def _figure(self, line: Line, name: str) -> Any:
+        """What is kept of a model, of no mixture."""
+        return self.figures[line.members[0]].get(name) if len(line.members) == 1 else None
+
+    def _speed(self, line: Line) -> int | None:
+        """Words scored a second, by all members one after another."""
+        speeds = [self.figures[name].get("speed") for name in line.members]
+        return round(1 / sum(1 / speed for speed in speeds)) if all(speeds) else None
+
+    def train_only(self, names: Sequence[str], tables: Sequence[str]) -> None:
+        """Train these models of the tables and no others, to be taken elsewhere."""
+        known = {member for table in tables for line in self._lines(table) for member in line.members}
+        for name in names:
+            if name not in known:
+                raise SettingsError(f"no model {name!r} in these tables; expected some of {'; '.join(sorted(known))}")
+        for name in names:
+            self.probabilities(name)
+
+    @staticmethod
+    def _lines(table: str) -> list[Line]:
+        if table not in TABLES:
+            raise SettingsError(f"no table {table!r}; expected one of {', '.join(TABLES)}")
+        return TABLES[table]
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        lines = self._lines(name)
+        lacking = {model for line in lines for model in line.members if self._is_out_of_reach(model)}
+        if lacking:
+            why = "PyTorch is not installed" if find_spec("torch") is None else "it would take days without a GPU"
+            self.notify(
+                f"left out, with the mixtures they are in: {', '.join(sorted(lacking))}: {why}; train them elsewhere "
+                f"and bring the results (--take)"
+            )
+        return [self.row(line) for line in lines if not lacking & set(line.members)]
+
+    def _is_out_of_reach(self, model: str) -> bool:
+        """Whether this is a network that is not there yet and cannot well be trained here."""
+        how = settings_of(model)
+        if how.get("model") not in NEURAL or model in self.figures:
+            return False
+        if find_spec("torch") is None:
+            return True
+        large = sum(Path(file).stat().st_size for file in find_files(self.texts["train"])) > SMALL_FOR_NETWORKS
+        return large and not has_gpu()
+
+
+def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:
+    """The training, valid and test text of a corpus folder.
+
+    Files named train, valid and test, plain or compressed; or the One Billion Word Benchmark's folder as it is
+    released: its training shards, one held-out shard for test and the next one for valid.
+    """
+    training = next(iter(sorted(corpus.rglob(LM1B_TRAINING))), None)
+    if training is not None:
+        held_out = sorted(training.parent.glob(f"{LM1B_HELD_OUT}/news.en.heldout-*"))
+        if not 0 <= shard < len(held_out) or len(held_out) < 2:
+            raise InputError(f"{corpus}: {len(held_out)} held-out shards; shard {shard} and another one are needed")
+        return {"train": training, "test": held_out[shard], "valid": held_out[(shard + 1) % len(held_out)]}
+    texts = {}
+    for part in ("train", *PARTS):
+        found = sorted(corpus.glob(f"{part}.txt*"))
+        if len(found) != 1:
+            raise InputError(
+                f"{corpus}: {len(found)} files named {part}.txt; expected one of train, valid and test each"
+            )
+        texts[part] = found[0]
+    return texts

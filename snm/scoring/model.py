@@ -1,0 +1,271 @@
+"""What a user holds: a language model that scores, predicts, samples and explains.
+
+`LanguageModel` is the protocol of every family. A family gives two things, the probabilities of the
+targets of a token array and the distribution after a context; everything else follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from snm import storage
+from snm.errors import FormatError, InputError, SettingsError
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
+from snm.kernels import beams as beam_kernels
+from snm.kernels import matrix as matrix_kernels
+from snm.layouts.gate import Gate, gate_size
+from snm.layouts.keys import KeyLayout
+from snm.layouts.tokens import BEGIN, END, UNKNOWN
+from snm.matrix.reading import open_matrix
+from snm.model import Explanation, LanguageModel, Part
+from snm.scoring.beams import BeamScorer
+from snm.scoring.texts import TextScorer
+from snm.text.vocabulary import Vocabulary, split_words
+
+IDS = np.dtype(np.uint32)  # of word ids and states
+INDICES = np.dtype(np.int64)
+# The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are no
+# arrays. Checking each argument before the call took a tenth of the time of scoring a beam's words.
+_WRONG_ARGUMENTS = TypeError, ValueError, AttributeError, IndexError
+
+
+def _contiguous(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array as kernels take it."""
+    return np.require(array, dtype, ["C", "A", "W", "E"])
+
+
+class RowModel(LanguageModel):
+    """A model made of rows of links, found by the features of an event, mapped from disk."""
+
+    kind: str
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.manifest = storage.read_manifest(self.path)
+        try:
+            self._open()
+        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(f"{self.path} is damaged ({error!r}); restore or rebuild the model") from error
+
+    def _open(self) -> None:
+        m = self.manifest
+        how = m["vocabulary"]
+        self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, how["closed"], how["document"])
+        if len(self.vocabulary) != how["words"]:
+            raise FormatError(f"{self.path}: the vocabulary does not fit; restore or rebuild the model")
+        self.spec = FeatureSpec(m["features"])
+        self.layout = KeyLayout(**m["layout"])
+        classes = self._array("classes") if self.spec.has_classes else None
+        self.extractor = Extractor(self.spec, self.layout, self.vocabulary, classes)
+        for name, digest in self.extractor.family_digests().items():
+            if digest != m["families"][name]:
+                raise FormatError(
+                    f"{self.path}: the feature family {name!r} gives other keys than when the model was trained; "
+                    f"register the same one, one that gives the same keys in every process"
+                )
+
+    def __repr__(self) -> str:
+        links = f"{len(self.vocabulary):,} words, {self.manifest['links']:,} links"
+        return f"<{type(self).__name__} {self.path}: {self.spec}, {links}>"
+
+    def _array(self, name: str) -> np.ndarray:
+        return storage.open_array(self.path / f"{name}.npy")
+
+    def start(self) -> bytes:
+        return np.full(self.extractor.span, BEGIN, "<u4").tobytes()
+
+    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
+        scores, states = self.steps(np.frombuffer(bytearray(state), np.uint32)[None], [word])
+        return float(scores[0]), states[0].tobytes()
+
+    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ids = np.ascontiguousarray(self._ids_of(words)).reshape(-1, 1)
+        return self.expand(states, ids)[:, 0], self.follow(states, ids, np.arange(len(states)))
+
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        ids = self._candidates(states, words)
+        n, m = len(states), ids.shape[-1]
+        flat = np.empty((n, m, states.shape[1] + 1), np.uint32)
+        flat[:, :, :-1], flat[:, :, -1] = states[:, None], ids
+        p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, :, -1]
+        with np.errstate(divide="ignore"):
+            return np.where(p > 0, np.log10(p), np.nan)
+
+    def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        kernel, words_known, width = self._following
+        try:
+            after = np.empty((len(chosen), width), IDS)
+            if kernel(states, words, words_known, chosen, after):
+                return after
+        except _WRONG_ARGUMENTS:
+            pass
+        ids, chosen = self._candidates(states, words), _contiguous(chosen, INDICES)
+        after, hypotheses = np.empty((len(chosen), width), IDS), len(states) * ids.shape[-1]
+        wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
+        if len(wrong):
+            raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
+        if len(chosen):
+            kernel(_contiguous(states, IDS), ids, words_known, chosen, after)
+        return after
+
+    @cached_property
+    def _following(self) -> tuple[Any, int, int]:
+        """The kernel of `follow`, the number of words, a state's width: looking them up takes a fifth of a call."""
+        return beam_kernels.follow, len(self.vocabulary), self.extractor.span
+
+    def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Ids of words for `expand`, of all states, or a row for each."""
+        ids = self._ids_of(words)
+        if ids.ndim != 1 and (ids.ndim != 2 or len(ids) != len(states)):
+            raise SettingsError(
+                f"words of shape {ids.shape} for {len(states)} states; expected some that are scored after all of "
+                f"them, or a row of words for each"
+            )
+        if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != IDS:
+            raise SettingsError(
+                f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
+                f"{('n', self.extractor.span)}, made by state_array and follow"
+            )
+        if ids.max(initial=0) >= len(self.vocabulary):
+            raise SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
+        return _contiguous(ids, IDS)
+
+    def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Ids of words, which may be ids, of any shape."""
+        words = np.asarray(words)
+        if words.dtype.kind in "ui" or not words.size:
+            return words.astype(np.uint32, copy=False)
+        if words.dtype.kind != "U":
+            raise SettingsError(f"words of type {words.dtype}; expected strings, or ids")
+        get = self._step_ids.get
+        return np.array([get(word, UNKNOWN) for word in words.ravel().tolist()], np.uint32).reshape(words.shape)
+
+    @cached_property
+    def _step_ids(self) -> dict[str, int]:
+        """Ids of the words that `step` knows."""
+        return {**self.vocabulary.ids, "</s>": END}
+
+    def _keys(self, context: np.ndarray) -> np.ndarray:
+        """Keys of the features of the event after `context`. (slots, 1)"""
+        tokens = np.append(context, END).astype(np.uint32)
+        return self.extractor.keys(tokens, len(context), len(tokens))
+
+
+class SnmModel(RowModel):
+    """A sparse non-negative matrix and its gate."""
+
+    kind = "snm"
+
+    def _open(self) -> None:
+        super()._open()
+        templates = self.extractor.n_templates
+        self.matrix = open_matrix(self._array, self.manifest["pages"], self.extractor)
+        flat, units = np.zeros(templates, np.float32), 0
+        if self.manifest["gate"] is not None:
+            flat, units = np.ascontiguousarray(self._array("gate")), self.manifest["gate"]["units"]
+        if len(flat) != gate_size(templates, units):
+            raise FormatError(f"{self.path}: the gate does not fit the features; restore or rebuild the model")
+        self.gate, m = Gate.of(flat, templates), self.matrix
+        self._folded = self.gate.folded(int(m.unigram_code), float(m.unigram_links), float(m.unigram_sum))
+        self._scorer = TextScorer(self.extractor, m, self._folded, self.manifest["training"]["prune"])
+
+    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+        return self._scorer.probabilities(tokens, threads)
+
+    def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
+        """The rows of an event with their weights of a word, and the gate's factors. (templates,)"""
+        found = self._scorer.find(keys, np.array([word], np.uint32))
+        return found, found.scale[:, 0].astype(np.float64)
+
+    @cached_property
+    def _beams(self) -> BeamScorer:
+        return BeamScorer(self.extractor, self.matrix, self._folded)
+
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        try:
+            scores = np.empty((len(states), words.shape[-1]))  # type: ignore[union-attr]
+            if self._beams.expand(states, words, scores):  # type: ignore[arg-type]
+                return scores
+        except _WRONG_ARGUMENTS:
+            pass
+        if self.extractor.has_families:
+            return super().expand(states, words)
+        ids = self._candidates(states, words)
+        if not len(states) or not ids.size:
+            return np.empty((len(states), ids.shape[-1]))
+        return self.expand(_contiguous(states, IDS), ids)
+
+    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
+        beams = self._beams
+        if len(state) != beams.state_bytes:
+            return super().step(state, word)
+        number = self._step_ids.get(word, UNKNOWN)
+        return beams.step(beams.address, state, number), state[4:] + number.to_bytes(4, "little")
+
+    def distribution(self, context: np.ndarray) -> np.ndarray:
+
+        keys = self._keys(context)
+        found, scale = self._look_up(keys, END)
+        y: np.ndarray = scale[0] * self.matrix.unigrams.astype(np.float64)
+        for q in np.flatnonzero(found.row_sum[1:, 0] > 0) + 1:
+            targets, weights = matrix_kernels.read_row(q, keys[q, 0], self.matrix)
+            y[targets] += scale[q] * weights
+        y /= (scale * found.row_sum[:, 0]).sum()
+        return y
+
+    def faults(self) -> Iterator[tuple[bool, str]]:
+
+        p = self.matrix
+        disorder = p.starts[0] != 0 or (p.starts[1:] < p.starts[:-1]).any()
+        yield bool(disorder), "the pages' starts are not in order"
+        yield not (p.values > 0).all(), "a weight is not above zero"
+        page = matrix_kernels.first_fault(p, len(p.singles) > 0, len(self.vocabulary))
+        yield page >= 0, f"page {page} of the rows is not as it should be"
+        yield not (np.isfinite(p.unigrams).all() and (p.unigrams >= 0).all()), "the empty feature's row is damaged"
+        yield not all(np.isfinite(part).all() for part in self.gate), "the gate holds what is no number"
+
+    def explain(self, sentence: str) -> list[Explanation]:
+        """For every word of the sentence and its end: which features fired, and what each brought."""
+        words = split_words(sentence)
+        if not words:
+            raise InputError("nothing to explain; expected a sentence of at least one word")
+        tokens = np.append(self.context(sentence), np.uint32(END))
+        return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
+
+    def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
+        found, scale = self._look_up(self._keys(tokens[:-1]), tokens[-1])
+        row_sums = scale * found.row_sum[:, 0]
+        denominator = row_sums.sum()
+        shares = scale * found.weight[:, 0] / denominator
+        parts = [
+            Part(self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]))
+            for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()
+        ]
+        parts.sort(key=lambda part: -part.share)
+        return Explanation(word, sum(part.share for part in parts), parts)
+
+    def feature_text(self, q: int, context: np.ndarray) -> str:
+        """The feature of slot q after `context`, as the paper writes it: [brown skip-2 over the lazy].
+
+        A word that enters by its class has a ~ before it.
+        """
+        slot = self.spec.templates[q]
+        kind = self.spec.types[slot.type_index]
+        if kind.family is not None:
+            return f"[{kind}]"
+        words = [self.vocabulary.words[i] for i in context]
+        adjacent = words[len(words) - slot.a :]
+        if slot.r == 0:
+            return f"[{' '.join(adjacent)}]"
+        end = len(words) - slot.a - slot.s
+        remote = [f"~{word}" if kind.classes else word for word in words[end - slot.r : end]]
+        skip = ["skip-*"] if kind.s is None else [f"skip-{slot.s}"] if slot.s else []
+        return f"[{' '.join([*remote, *skip, *adjacent])}]"

@@ -1,0 +1,152 @@
+"""Everything that `train` can be asked for beside the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
+from snm.baselines.neural.settings import NetworkSettings
+from snm.errors import SettingsError
+from snm.features.specification import DEFAULT_PRESET, MAX_WORDS, FeatureSpec
+from snm.parallel import default_threads
+from snm.text.classes import CLASSES
+
+NEURAL = ("hsme", "rnn")
+MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
+ENGINES = ("auto", "cpu", "gpu")
+DISCOUNTS = ("modified", "single")
+DEFAULT_ORDER = 5
+MIN_MEMORY = 512 << 20
+ALL_EVENTS = 1 << 32  # more events than a text can have
+PAPER_RATE = 0.02  # of AdaGrad with the paper's metafeatures: the paper gives no rate
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that `train` can be asked for beside the text. `memory` is in bytes.
+
+    `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
+    softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, by default the preset `small`;
+    `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
+    `discounts` are Kneser-Ney's: `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
+    `prune`: features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or
+    16, of a weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the
+    text is large enough. `vocab`: a file of words, one a line. `classes`: how many word classes are learned where the
+    features use them. `document`: the text has documents, separated by blank lines, and features reach across their
+    sentences.
+    """
+
+    model: str = "snm"
+    features: str | None = None
+    order: int | None = None
+    discounts: str = "modified"
+    min_count: int = 3
+    max_words: int | None = None
+    vocab: Path | None = None
+    closed: bool = False
+    document: bool = False
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    memory: int = 4 << 30
+    threads: int = field(default_factory=default_threads)
+    partitions: int | None = None
+    seed: int = 1
+    gate: int = 64
+    prune: int = 2
+    classes: int = CLASSES
+    weight_bits: int = 8
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("min_count", 1),
+            ("max_words", 1),
+            ("memory", MIN_MEMORY),
+            ("threads", 1),
+            ("partitions", 1),
+            ("seed", 0),
+            ("gate", 0),
+            ("prune", 1),
+            ("classes", 4),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise SettingsError(f"{name} is {value:,}; expected {low:,} or more")
+        if self.weight_bits not in (8, 16):
+            raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
+        if self.engine not in ENGINES:
+            raise SettingsError(f"engine {self.engine!r} is not known; expected one of {', '.join(ENGINES)}")
+        if self.model not in MODELS:
+            raise SettingsError(f"model {self.model!r} is not known; expected one of {', '.join(MODELS)}")
+        if self.discounts not in DISCOUNTS:
+            raise SettingsError(f"discounts {self.discounts!r} are not known; expected {' or '.join(DISCOUNTS)}")
+        if self.model != "snm" and self.features is not None:
+            raise SettingsError(f"features are for SNM; a model of kind {self.model!r} has n-grams up to its order")
+        if self.model != "snm" and self.document:
+            raise SettingsError(f"documents are for SNM; a model of kind {self.model!r} has sentences")
+        if self.order is not None and self.features is not None:
+            raise SettingsError("features and order exclude each other; give one of them")
+        if self.order is not None and not 1 <= self.order <= MAX_WORDS:
+            raise SettingsError(f"order is {self.order}; expected 1 to {MAX_WORDS}")
+        if self.vocab is not None and self.max_words is not None:
+            raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
+
+    @property
+    def specification(self) -> str:
+        if self.model == "snm" and self.order is None:
+            return DEFAULT_PRESET if self.features is None else self.features
+        return f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
+
+    @property
+    def spec(self) -> FeatureSpec:
+        return FeatureSpec(self.specification)
+
+
+def paper_settings(
+    features: str = "snm5", metafeatures: str = "all", feature_buckets: str = "double", link_buckets: str = "double",
+    optimiser: str = "adagrad", **more: Any,
+) -> Settings:  # fmt: skip
+    """The settings that train as the paper does, unless the arguments say otherwise.
+
+    All conjunctions of metafeatures with both counts in two buckets (127, none merged), every event, nothing pruned,
+    no gate, no classes, A(i, j) starting at 0. The paper applies stochastic gradient descent and gives no rate; AdaGrad
+    is the default here because it is better, `optimiser="sgd"` is plain SGD.
+    """
+    if FeatureSpec(features).has_classes:
+        raise SettingsError(f"features {features!r} use word classes, which the paper does not have; leave them out")
+    chosen = MetafeatureSet.parse(metafeatures, feature_buckets, link_buckets, merge=False)
+    rate = PAPER_RATE if optimiser == "adagrad" else None
+    training = {"events": ALL_EVENTS, "rate": rate, **more.pop("training", {})}
+    how = TrainingSettings(metafeatures=chosen, optimiser=optimiser, start=0.0, **training)
+    return Settings(features=features, training=how, **{"gate": 0, "prune": 1, "weight_bits": 16, **more})
+
+
+def departures_from_paper(settings: Settings) -> list[str]:
+    """In words, where an SNM's settings differ from the paper's."""
+    t, found = settings.training, []
+    if t.loss != "leave-one-out":
+        found.append(f"{t.loss} loss")
+    if t.optimiser != "sgd":
+        found.append("AdaGrad instead of SGD")
+    if (t.metafeatures.feature_buckets, t.metafeatures.link_buckets) != ("double", "double"):
+        found.append(f"feature counts in {t.metafeatures.feature_buckets}, link counts in "
+                     f"{t.metafeatures.link_buckets} buckets")  # fmt: skip
+    if t.metafeatures.merge:
+        found.append("coinciding metafeatures merged")
+    if t.events is None or t.events < ALL_EVENTS:
+        found.append(
+            "trained on a sample of the events" if t.events is None else f"trained on about {t.events:,} events"
+        )
+    if t.slots is not None:
+        found.append(f"{t.slots:,} slots for metafeature weights")
+    if settings.prune > 1:
+        found.append(f"features seen fewer than {settings.prune} times left out")
+    if settings.gate:
+        found.append("a gate")
+    if settings.spec.has_classes:
+        found.append("word classes")
+    found.append(f"weights of {settings.weight_bits} bits in the model")
+    return found

@@ -1,0 +1,190 @@
+"""TODO: docstring."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from snm.errors import InputError, MissingExtra
+
+BLOCK = 2 << 20  # bytes read at a time
+STDIN = "-"
+Sources = str | Path | Sequence[str | Path]
+"""Where text comes from: one file, folder, glob or `-` for standard input, or several."""
+_MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+
+
+def find_files(sources: Sources) -> list[str]:
+    """The files that `sources` name: files, folders (every file below that is not hidden, sorted), globs, `-`."""
+    if isinstance(sources, str | Path):
+        sources = [sources]
+    if not sources:
+        raise InputError("no text given; name files, folders or globs, or - for standard input")
+    files: list[str] = []
+    for source in map(str, sources):
+        path = Path(source)
+        if source == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
+            found = [source]
+        elif path.is_dir():
+            found = sorted(
+                str(p) for p in path.rglob("*")
+                if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
+            )  # fmt: skip
+        else:
+            found = sorted(p for p in glob.glob(source, recursive=True) if Path(p).is_file())
+        if not source:
+            raise InputError("the name of a text is empty; name a file, a folder or a glob, or - for standard input")
+        if not found:
+            what = "the folder is empty" if path.is_dir() else "no such file, folder or glob"
+            raise InputError(f"{source}: {what}")
+        files.extend(found)
+    return files
+
+
+def names(sources: Sources) -> str:
+    """The sources in a message."""
+    return str(sources) if isinstance(sources, str | Path) else ", ".join(map(str, sources))
+
+
+@contextmanager
+def open_text(name: str) -> Iterator[IO[bytes]]:
+    """The file's bytes, decompressed by what its first bytes say."""
+    if name == STDIN:
+        try:
+            handle = sys.stdin.fileno()
+        except OSError:  # no file, as when Python put something else in its place
+            yield sys.stdin.buffer
+            return
+        with open(handle, "rb", closefd=False) as own:  # a thread that waits for Python's own would abort its end
+            yield own
+        return
+    try:
+        raw = open(name, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror}") from error
+    with raw:
+        head = raw.peek(6) if raw.seekable() else b""
+        kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+        if kind is None:
+            yield raw
+        else:
+            openers: dict[str, Any] = {"bz2": bz2.open, "gz": gzip.open, "xz": lzma.open, "zst": _ZstReader}
+            with openers[kind](raw) as unpacked:
+                yield unpacked
+
+
+class _ZstReader:
+    """Reads zst frames, and knows when the last one is cut short."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise MissingExtra("zstandard", "zst", "reading zst files") from None
+        self.raw, self.make = raw, zstandard.ZstdDecompressor
+        self.error: type[Exception] = zstandard.ZstdError
+        self.frame: Any = None
+        self.left = b""  # of the file, after the frame that ended last
+
+    def read(self, size: int) -> bytes:
+        """At least a byte, about as many as asked; nothing at the end."""
+        while True:
+            packed = self.left or self.raw.read(size)
+            self.left = b""
+            if not packed:
+                if self.frame is not None:
+                    raise EOFError("the zst file ends in the middle of a frame")
+                return b""
+            self.frame = self.frame or self.make().decompressobj()
+            try:
+                data: bytes = self.frame.decompress(packed)
+            except self.error as error:
+                raise OSError(str(error)) from error
+            if self.frame.eof:
+                self.left, self.frame = self.frame.unused_data, None
+            if data:
+                return data
+
+    def __enter__(self) -> _ZstReader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def read_lines(sources: Sources) -> Iterator[list[str]]:
+    """Checked lines of text, blank ones too, as many at a time as there are to be had."""
+    for name in find_files(sources):
+        rest = ""
+        for block in _file_blocks(name, eager=name == STDIN):
+            *lines, rest = (rest + block.decode()).split("\n")
+            if lines:
+                yield lines
+        if rest:
+            yield [rest]
+
+
+def read_blocks(files: Sequence[str], whole_lines: bool = False) -> Iterator[bytes]:
+    """Checked UTF-8 text, cut at white space or between lines, a blank line between files."""
+    for name in files:
+        yield from _file_blocks(name, whole_lines=whole_lines)
+        yield b"\n\n"
+
+
+def _file_blocks(name: str, eager: bool = False, whole_lines: bool = False) -> Iterator[bytes]:
+    """`eager` does not wait for a whole block: what a pipe has to give is passed on at once."""
+    line, parts, first = 1, [], True
+    with open_text(name) as stream:
+        read = stream.read1 if eager else stream.read  # type: ignore[attr-defined]
+        while True:
+            try:
+                data = read(BLOCK)
+            except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+                raise InputError(f"cannot read {name} past line {line}: {error}") from error
+            if first and data.startswith(b"\xef\xbb\xbf"):
+                data = data[3:]
+            first = False
+            cut = max(-1 if whole_lines else data.rfind(b" "), data.rfind(b"\n")) + 1
+            if data and not cut:  # a word longer than the block, or a line
+                parts.append(data)
+                continue
+            block = b"".join([*parts, data[:cut]])
+            if whole_lines and not data and block:
+                block += b"\n"  # at the end of the file
+            parts = [data[cut:]]
+            _check(block, name, line)
+            line += block.count(b"\n")
+            if block:
+                yield block
+            if not data:
+                return
+
+
+def _check(block: bytes, name: str, line: int) -> None:
+    if b"\0" in block:
+        line += block.count(b"\n", 0, block.index(b"\0"))
+        raise InputError(f"{name}, line {line}: a NUL byte; expected UTF-8 text (is it binary, or UTF-16?)")
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        line += block.count(b"\n", 0, error.start)
+        raise InputError(
+            f"{name}, line {line}: invalid UTF-8 (byte 0x{block[error.start]:02x}); "
+            f"convert the file first, for instance with: iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def plain_size(sources: Sources) -> int:
+    """Bytes of text to read; 0 where that is unknown, as with compressed files and standard input."""
+    files = find_files(sources)
+    if any(name == STDIN or Path(name).suffix in (".bz2", ".gz", ".xz", ".zst") for name in files):
+        return 0
+    return sum(Path(name).stat().st_size for name in files)
