@@ -31,7 +31,7 @@ class Settings:
     `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
     softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, by default the preset `small`;
     `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
-    `discounts` are Kneser-Ney's: `modified` or `single`. `gate` is the number of hidden units of SNM's gate, 0 for none.
+    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none.
     `prune`: features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or
     16, of a weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the
     text is large enough. `vocab`: a file of words, one a line. `classes`: how many word classes are learned where the

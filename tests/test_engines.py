@@ -251,7 +251,7 @@ class TestTraining:
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         events = annotated_on(device, text, extractor)
 
-        def steps(optimiser: str, rate: float, sizes: list[int]) -> tuple[Any, Any]:
+        def taken(optimiser: str, rate: float, sizes: list[int]) -> tuple[Any, Any]:
             """How far each slot went down, and the table."""
             settings = TrainingSettings(optimiser=optimiser, metafeatures=MetafeatureSet.parse("all"))
             _, adjustment = adjustments(extractor, settings, device)
@@ -261,11 +261,11 @@ class TestTraining:
             return before - adjustment.table[:, 0], adjustment.table
 
         n = len(events)
-        gradient, _ = steps("sgd", 1.0, [n])
-        moved, table = steps("adagrad", 0.1, [n])
+        gradient, _ = taken("sgd", 1.0, [n])
+        moved, table = taken("adagrad", 0.1, [n])
         assert float(gradient.abs().max()) > 1
         assert torch.allclose(moved, 0.1 * gradient / torch.sqrt(table[:, 1]), atol=1e-5)
-        _, alone = steps("adagrad", 1e-12, [1] * n)
+        _, alone = taken("adagrad", 1e-12, [1] * n)
         assert float(alone[:, 1].max()) > 2
         assert torch.allclose(table[:, 1], alone[:, 1], rtol=1e-3), "squares of the gradients of links, batched or not"
 
@@ -342,7 +342,7 @@ class TestRows:
                     len(counts.features), singles, bits // 8, lambda n: None
                 )
                 writer.close()
-                pages = open_matrix(writer.folder, how, extractor)
+                pages = open_matrix(writer.load, how, extractor)
                 made.append((how, {name: np.array(getattr(pages, name)) for name in ARRAYS}))
         (expected_how, expected), (how, found) = made
         assert how == expected_how

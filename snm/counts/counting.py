@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from snm import parallel
-from snm.adjustment.events import AnnotatedEvents
 from snm.counts.spill import Spilled
 from snm.counts.walks import LINK_BYTES, NOWHERE, Walk, bounds_of
 from snm.errors import SettingsError
@@ -81,6 +80,14 @@ def partition_ranges(needed: np.ndarray, room: int, partitions: int | None) -> l
     return list(zip(edges, [*edges[1:], len(needed)], strict=True))
 
 
+class Annotated(Protocol):
+    """Events that receive the counts of their features while these are in memory."""
+
+    text: Text
+    flat: np.ndarray  # (tokens * (templates - 1),) uint32: receives packed counts
+    origin_type: np.dtype[Any]  # of an index into `flat`
+
+
 class Counting(Protocol):
     """Counts on their way: parts of C in the order of their keys."""
 
@@ -95,7 +102,7 @@ class Counter:
 
     def __init__(
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
-        progress: Progress = silent, prune: int = 1, annotations: AnnotatedEvents | None = None,
+        progress: Progress = silent, prune: int = 1, annotations: Annotated | None = None,
         on_their_way: int = ON_THEIR_WAY, spill: ModelWriter | None = None,
     ) -> None:  # fmt: skip
         """`memory` bytes are for one partition; `partitions` asks for a number of them instead.

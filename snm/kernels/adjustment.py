@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from snm.kernels.bits import floor_log2
 from snm.kernels.compile import helper, kernel
 from snm.kernels.counts import unpack_count
 from snm.kernels.fastmath import clamped_exp
 from snm.kernels.hashing import mix64, slot_of
-from snm.kernels.simd import leading_zeros, prefetch
+from snm.kernels.simd import prefetch
 from snm.layouts.keys import ABSENT, FEATURE_SALT, TARGET_SALT
 from snm.layouts.weights import FLOOR_CODES, PAIR_CODES
 
@@ -64,12 +65,6 @@ def make_scratch(links, a):
         integers(), integers(), integers(), np.zeros(links * 2 * a.ends[3], np.uint32), weights(), weights(),
         numbers(), numbers(), integers(),
     )  # fmt: skip
-
-
-@helper
-def floor_log2(count):
-    """Of a count above zero."""
-    return 63 - leading_zeros(np.int64(count))
 
 
 @helper

@@ -14,13 +14,13 @@ import numpy as np
 
 from snm.kernels.adjustment import (
     GROUP_EVENTS,
-    floor_log2,
     half_bucket,
     link_code,
     take_step,
     target_hash,
     target_offset,
 )
+from snm.kernels.bits import floor_log2
 from snm.kernels.compile import helper, kernel, sum_helper
 from snm.kernels.counts import unpack_count
 from snm.kernels.fastmath import clamped_exp

@@ -88,7 +88,7 @@ def extract_keys(chains, class_chains, position, first, templates, hash_mask, ke
 
 @kernel
 def family_keys(values, position, salt, hash_mask, type_tag, keys):
-    """Keys of a family's features: the family's own values, hashed; ABSENT where the value is 0 or there is no event."""
+    """Keys of a family's features, from the family's values; ABSENT where the value is 0 or there is no event."""
     for k in range(len(values)):
         here = values[k] != np.uint64(0) and position[k] > 0
         keys[k] = (mix64(values[k] ^ salt) & hash_mask) | type_tag if here else ABSENT

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from snm.kernels.adjustment import floor_log2
+from snm.kernels.bits import floor_log2
 from snm.kernels.compile import helper, kernel
 from snm.kernels.gate import add_unigram, clear, make_rows, mix
 from snm.kernels.matrix import (
