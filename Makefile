@@ -41,6 +41,7 @@ check: lint types test
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/import_graph.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Draws the import graph of the package: `make graph` writes docs/import-graph.svg. A test keeps it true.
+"""Draws the import graph of the package: `make docs` writes docs/import-graph.svg. A test keeps it true.
 
 The rooms of ROOMS are listed from the bottom up. A module may import from its own room and from rooms below it,
 never from one above; imports inside functions and for type checking count too.

@@ -31,7 +31,7 @@ def test_every_module_has_a_room() -> None:
 
 
 def test_the_picture_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "import-graph.svg").read_text() == GRAPH["draw"](), "run: make graph"
+    assert (ROOT / "docs" / "import-graph.svg").read_text() == GRAPH["draw"](), "run: make docs"
 
 
 def test_kernels_import_nothing_but_kernels_and_layouts() -> None:
