@@ -1,17 +1,19 @@
-# make demo    train on the English that Python carries, and show what came out
-# make test    run every test
-# make test-gpu  the tests of the GPU engine and of the neural models on a GPU; fails where there is none
-# make bench   measure speed, memory and size on CORPUS (a folder of text), with KenLM's programs in KENLM or on the PATH
-# make check   format, lint, types and tests: what a change has to pass
+# make demo         train on the English texts that come with Python, and show the result
+# make test         run every test
+# make test-gpu     run the tests of the GPU engine and of the neural models on a GPU; fails without one
+# make test-bounds  run the tests with Numba's bounds checks
+# make bench        measure speed, memory and size on CORPUS (a folder of text), and KenLM's (in KENLM or on PATH)
+# make check        format, lint, types and tests: what a change has to pass
+# make docs         write the command reference and the import graph
 # Each creates its own environment in .venv the first time.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# without the setting, `import snm` finds the checkout instead of the package from the folder above it
+# without this setting, `import snm` in the folder above the checkout imports the checkout instead of the package
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test test-gpu bench lint types format check docs clean
+.PHONY: demo test test-gpu test-bounds bench lint types format check docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/snm demo
@@ -20,7 +22,14 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
 test-gpu: $(VENV)/installed-dev
-	SNM_TEST_GPU=1 $(BIN)/python -m pytest -k "cuda or gpu" tests/test_engines.py tests/test_neural.py
+	SNM_TEST_GPU=1 $(BIN)/python -m pytest -k "cuda or (gpu and neural) or TestChoice" tests/test_gpu.py tests/test_neural.py
+
+# Numba checks the indices of arrays. The intrinsics of snm/kernels/simd.py read through pointers and are not checked.
+# Compiled code depends on the setting, so it has a cache of its own.
+BOUNDS_TESTS := adjustment arpa backoff classes counts exchange features format gate golden kernels_numeric \
+	metafeatures mixing model parity scoring storage text
+test-bounds: $(VENV)/installed-dev
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds-checked $(BIN)/python -m pytest $(BOUNDS_TESTS:%=tests/test_%.py)
 
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet kenlm
@@ -48,15 +57,15 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install --quiet $(EDITABLE) .
 	touch $@
 
-# PyTorch is named by its release, so that a build for the CPU that is at hand is taken; without it the tests of
-# the neural models and of the GPU engine are skipped, without Triton those of its kernels
+# PyTorch is pinned to a release, so that pip accepts a build for the CPU. Without it the tests of the neural models and
+# of the GPU engine are skipped, without Triton those of the GPU kernels
 TORCH ?= torch==2.13.0
 TRITON ?= triton
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet $(EDITABLE) '.[dev]'
-	$(BIN)/pip install --quiet '$(TORCH)' || echo "no $(TORCH) here: neural models and the GPU engine are not tested"
-	$(BIN)/pip install --quiet '$(TRITON)' || echo "no $(TRITON) for this machine: the GPU's kernels are not tested"
+	$(BIN)/pip install --quiet '$(TORCH)' || echo "cannot install $(TORCH): neural models and the GPU engine are not tested"
+	$(BIN)/pip install --quiet '$(TRITON)' || echo "cannot install $(TRITON): the GPU kernels are not tested"
 	touch $@
 
 clean:

@@ -1,12 +1,11 @@
-"""Leave-one-out training: look-ups of metafeature weights a second, beside what the machine can do.
+"""Leave-one-out training: metafeature weights looked up a second, beside the machine's rate of random additions.
 
     python benchmarks/adjust.py CORPUS [--presets snm5 small] [--work DIR] [--json FILE]
 
-The table is as large as `snm train` makes it for the whole text; what is learned from is a sample. The machine's rate
-is that of adding to as many random places of the same table, on the same number of threads, the places known
-beforehand: both take about as long, so that what else the machine does meets both. A look-up of training is a weight
-that is read, and later moved: of every feature of an event all metafeatures, and of those with the link count the ones
-of the positive part too, where they are others.
+The table has the size that `snm train` gives it for the whole text; training uses a sample of the text. The machine's
+rate is that of adding to the same number of random slots of the same table, precomputed, on the same number of threads.
+Both take about the same time, so other load on the machine slows down both. A look-up is a weight that training reads
+and later changes: for each feature of an event all metafeatures, and those of the positive part where they differ.
 """
 
 import json
@@ -33,27 +32,27 @@ ROUNDS = 12
 
 
 @njit(nogil=True)
-def add_at(table, places):
-    for place in places:
-        table[place, 0] += np.float32(1)
+def add_at(table, slots):
+    for slot in slots:
+        table[slot, 0] += np.float32(1)
 
 
 def random_work(table: np.ndarray, threads: int, additions: int) -> Callable[[], None]:
-    """So many additions to random places of a table, by all threads together."""
-    places = np.random.default_rng(1).integers(0, len(table), (threads, additions // threads), dtype=np.uint32)
-    add_at(table, places[0, :10])
-    return lambda: parallel.run(lambda k: add_at(table, places[k]), range(threads), threads)
+    """A function that adds to `additions` random slots of a table, on all threads together."""
+    slots = np.random.default_rng(1).integers(0, len(table), (threads, additions // threads), dtype=np.uint32)
+    add_at(table, slots[0, :10])
+    return lambda: parallel.run(lambda k: add_at(table, slots[k]), range(threads), threads)
 
 
 def look_ups(annotations: AnnotatedEvents, adjustment: Adjustment) -> int:
-    """How many weights one pass reads."""
-    total, link = annotations.values >> np.uint32(16), annotations.values & np.uint32(0xFFFF)
-    taken = total > 1
+    """The number of weights that a pass reads."""
+    feature_count, link_count = annotations.values >> np.uint32(16), annotations.values & np.uint32(0xFFFF)
+    used = feature_count > 1
     bucket = np.array([0, *(half_octave(n) for n in range(1, 1 << 16))], np.uint8)
     with_link = int(adjustment.plan.ends[1] - adjustment.plan.ends[0])
-    moved = taken & (link > 1) & (bucket[link] != bucket[np.maximum(link, 1) - 1])
-    features = int(np.count_nonzero(taken)) + annotations.text.events
-    return features * int(adjustment.plan.ends[1]) + int(np.count_nonzero(moved)) * with_link
+    differ = used & (link_count > 1) & (bucket[link_count] != bucket[np.maximum(link_count, 1) - 1])
+    features = int(np.count_nonzero(used)) + annotations.text.events
+    return features * int(adjustment.plan.ends[1]) + int(np.count_nonzero(differ)) * with_link
 
 
 def main() -> None:
@@ -62,7 +61,7 @@ def main() -> None:
     text, vocabulary = read_corpus(bench.text("train"), threads=threads)
     settings = TrainingSettings()
     rows = []
-    for preset in bench.asked.presets:
+    for preset in bench.options.presets:
         spec = FeatureSpec(preset)
         sample = sample_sentences(text, EVENTS * 5 // len(spec.templates), 1)
         layout = KeyLayout.for_work(len(vocabulary), len(spec.types), sample.events * len(spec.templates))
@@ -78,7 +77,7 @@ def main() -> None:
         def train(a: Adjustment = adjustment, b: AnnotatedEvents = annotations) -> None:
             b.train(a, settings, threads, lambda n: None)
 
-        train()  # compiles, and touches the table
+        train()  # compiles, and maps the table's memory
         weights = look_ups(annotations, adjustment)
         seconds, random = best_of(ROUNDS, train, random_work(adjustment.table, threads, weights))
         rate, most = weights / seconds / 1e6, weights / random / 1e6

@@ -1,9 +1,9 @@
-"""All benchmarks of speed, memory and size, one after another; the tables go to docs/benchmarks.md.
+"""Run all benchmarks of speed, memory and size, and write their tables to docs/benchmarks.md.
 
     python benchmarks/all.py CORPUS [--kenlm DIR] [--work DIR] [--only read score ...]
 
-What was measured before and lies in the work folder is taken as it is: delete the folder to measure anew. A section of
-the page that is neither there nor measured, such as the GPU's where there is none, stays as it is.
+Results in the work folder are used again; delete the folder to measure anew. Sections of the page without a new result,
+such as the GPU's on a machine without one, are kept.
 """
 
 import argparse
@@ -19,31 +19,29 @@ from snm.devices import has_gpu
 
 SCRIPTS = {
     "train": "Training, from text to a finished model. The reference is `lmplz -o 5`, which stops at an ARPA file.",
-    "read": "Vocabulary and encoding. The reference is the 60 MB/s that were asked for.",
+    "read": "Vocabulary and encoding. The reference is our goal, 60 MB/s.",
     "count": "Counting alone. The reference is the whole of `lmplz -o 5`.",
     "adjust": "Leave-one-out training: weights looked up a second, all threads together. The reference is the rate at "
-    "which the machine adds to random places of a table of the same size.",
+    "which the machine adds to random slots of a table of the same size.",
     "score": "Scoring text, one thread, from a file to its perplexity. The reference is `query` on KenLM's probing "
     "model.",
     "size": "Size. The reference is KenLM's trie with 8-bit quantisation; then the same model with weights of 16 bits.",
     "beam": "One more word after a state, from Python. The reference is `kenlm.Model.BaseScore`.",
-    "opening": "Opening a model, and the help. The reference is what was asked for.",
-    "growth": "How cost grows with the text, inside a `--memory` that binds from 10 million tokens on. GB are of the "
-    "process itself at its peak; `mapped GB` has the files that it maps too. Held-out text is given.",
+    "opening": "Opening a model, and the help. The reference is our goal.",
+    "growth": "How cost grows with the text, with a `--memory` that limits from 10 million tokens on. GB are the peak "
+    "of the process's private memory; `mapped GB` includes the files that it maps. Held-out text is given.",
     "gpu": "The GPU engine, in absolute times.",
 }
 HEAD = """# Benchmarks
 
-Speed, memory and size beside KenLM's, and beside what the machine can do. `make bench CORPUS=folder [KENLM=folder]`
-writes this page. The machine is shared and its clock is not to be trusted by itself: ratios of figures measured in one
-run are what counts. *asked* is the ratio that we set out to reach.
+Speed, memory and size beside KenLM's, and beside the machine's limits. `make bench CORPUS=folder [KENLM=folder]`
+writes this page. The machine is shared, so absolute times vary; the ratios of figures measured in one run count.
+*asked* is the ratio that is our goal.
 """
 
 
 def section(name: str, found: dict[str, Any]) -> str:
-    rows = [
-        {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()} for row in found["rows"]
-    ]  # fmt: skip
+    rows = [{k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()} for row in found["rows"]]
     picture = "\n![growth](benchmarks.png)\n" if name == "growth" else ""
     source = f"`python benchmarks/{name}.py`, commit {found['commit']}"
     return f"\n## {name}\n\n{SCRIPTS[name]}\n\n{markdown_table(rows)}\n{picture}\n{source}\n"
@@ -55,15 +53,19 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "bench")
     parser.add_argument("--kenlm", type=Path)
     parser.add_argument("--only", nargs="*", default=list(SCRIPTS), choices=list(SCRIPTS))
-    asked = parser.parse_args()
-    asked.work.mkdir(parents=True, exist_ok=True)
-    for name in asked.only:
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    for name in options.only:
         if name == "gpu" and not has_gpu():
             continue
-        command = [sys.executable, Path(__file__).parent / f"{name}.py", asked.corpus, "--work", asked.work]
-        command += ["--json", asked.work / f"{name}.result.json", *(["--kenlm", asked.kenlm] if asked.kenlm else [])]
+        command = [sys.executable, Path(__file__).parent / f"{name}.py", options.corpus, "--work", options.work]
+        command += [
+            "--json",
+            options.work / f"{name}.result.json",
+            *(["--kenlm", options.kenlm] if options.kenlm else []),
+        ]
         subprocess.run(command, check=True)
-    results = {name: asked.work / f"{name}.result.json" for name in SCRIPTS}
+    results = {name: options.work / f"{name}.result.json" for name in SCRIPTS}
     found = {name: json.loads(path.read_text()) for name, path in results.items() if path.exists()}
     facts = next(iter(found.values()))
     where = "\n".join(f"- {key}: {facts[key]}" for key in ("cpu", "memory", "python", "corpus"))

@@ -1,14 +1,17 @@
-"""One more word after a state, from Python, as a beam search asks: beside kenlm.Model.BaseScore.
+"""One more word after a state, from Python, as in beam search, beside kenlm.Model.BaseScore.
 
     python benchmarks/beam.py CORPUS [--presets snm5] [--kenlm DIR] [--work DIR] [--json FILE]
 
-Needs the package kenlm. First every word of sentences of the test text, one call of `step` each. Then a decoder:
-at each word of a sentence there are ten candidates, the word itself and words from the same place of other sentences;
-all are scored after each of ten states, a hundred hypotheses in one call of `expand`, and the ten best go on, by
-`follow`. KenLM's figure is BaseScore on the same hypotheses in the same order, and the same ones go on. Last, a hundred
-sentences side by side, by `steps`, no two states alike, which no decoder has: the memory of each is cold. Words are
-given to us by their ids, to KenLM, which knows no ids, by their spelling. Nine times, taking turns; the
-fastest of each counts.
+Needs the package kenlm. Three measurements:
+
+- Each word of sentences of the test text with one call of `step`.
+- A decoder. Each word of a sentence has ten candidates: the word itself and words from the same position of other
+  sentences. `expand` scores them after ten states, a hundred hypotheses in one call, and `follow` keeps the ten best.
+  KenLM scores the same hypotheses in the same order, and keeps the same ones.
+- A hundred sentences with `steps`. No two states are equal, which is not so in a decoder: the data of each is cold.
+
+SNM is given words by their ids; KenLM has no ids and is given strings. All run nine times, taking turns; the fastest
+run counts.
 """
 
 import time
@@ -26,14 +29,14 @@ WORDS, SENTENCES, TIMES = 12, 3000, 9
 
 
 def microseconds(work: Callable[[], int]) -> float:
-    """A call, of as many as `work` says that it made."""
+    """Microseconds a call; `work` returns the number of its calls."""
     begun = time.perf_counter()
     calls = work()
     return (time.perf_counter() - begun) / calls * 1e6
 
 
 class Kenlm:
-    """KenLM's side of each row."""
+    """The measurements with KenLM."""
 
     def __init__(self, path: str, lines: list[list[str]]) -> None:
         self.model, self.lines = kenlm.Model(path), lines
@@ -54,7 +57,7 @@ class Kenlm:
         return calls
 
     def decode(self, candidates: list[list[list[str]]], kept: np.ndarray) -> int:
-        """kept[line, word]: the hypotheses that go on."""
+        """kept[line, word]: the hypotheses to keep."""
         score, begin, calls = self.model.BaseScore, self.begin(), 0
         after = [kenlm.State() for _ in range(BEAM)]
         for of_line, kept_of_line in zip(candidates, kept.tolist(), strict=True):
@@ -85,7 +88,7 @@ class Kenlm:
 
 
 class Snm:
-    """Ours."""
+    """The measurements with SNM."""
 
     def __init__(self, path: str, lines: list[list[str]]) -> None:
         self.model, self.lines = snm.load(path), lines
@@ -101,11 +104,11 @@ class Snm:
         return calls
 
     def decode(self, candidates: np.ndarray, kept: np.ndarray, search: bool = False) -> int:
-        """candidates: (lines, WORDS, CANDIDATES) ids. With `search`, `kept` is found; else it is given."""
+        """candidates: (lines, WORDS, CANDIDATES) ids. `kept` is filled if `search`, else used."""
         begin = self.model.state_array([self.model.start()] * STATES)
         for of_line, kept_of_line in zip(candidates, kept, strict=True):
             states, totals = begin, np.full(STATES, -np.inf)
-            totals[0] = 0.0  # or the same hypotheses would fill the beam
+            totals[0] = 0.0  # otherwise copies of one hypothesis would fill the beam
             for words, chosen in zip(of_line, kept_of_line, strict=True):
                 scores = self.model.expand(states, words)
                 if search:
@@ -134,11 +137,11 @@ def main() -> None:
     others[:, 0] = np.arange(len(others))
     candidates = [[[lines[k][i] for k in row] for i in range(WORDS)] for row in others]
     rows = []
-    for preset in bench.asked.presets:
+    for preset in bench.options.presets:
         ours = Snm(str(bench.model(preset)), lines)
         ids = np.ascontiguousarray(ours.ids[others].transpose(0, 2, 1))  # (lines, WORDS, CANDIDATES)
         kept = np.zeros((len(ids), WORDS, STATES), np.int64)
-        ours.decode(ids, kept, search=True)  # compiles, too
+        ours.decode(ids, kept, search=True)  # also compiles
         ours.model.step(ours.model.start(), "the")
 
         def decode(ours: Snm = ours, ids: np.ndarray = ids, kept: np.ndarray = kept) -> int:

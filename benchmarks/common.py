@@ -1,8 +1,8 @@
-"""What the benchmarks share: where they ran, how commands are timed, models that several of them use, tables.
+"""What the benchmarks share: facts about the machine, timing of commands, models, tables.
 
-Every script takes a corpus folder (with train, valid and test text), and keeps what takes long in a work folder, so
-that the next one finds it: models, KenLM's files, and how long each took. KenLM's programs (lmplz, build_binary,
-query) are looked for on the PATH, or in the folder given with --kenlm.
+Each script takes a corpus folder with train, valid and test text. Models, KenLM's files and their times are kept in a
+work folder, and later runs use them again. KenLM's programs (lmplz, build_binary, query) are on the PATH, or in the
+folder given with --kenlm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from snm.reproduction.tables import markdown_table
 ROOT = Path(__file__).parent.parent
 
 
-def surroundings(corpus: str) -> dict[str, str]:
+def facts_of(corpus: str) -> dict[str, str]:
     """Hardware, versions, corpus and commit."""
     packages = " ".join(f"{name} {version(name)}" for name in ("numpy", "numba"))
     return {
@@ -54,8 +54,8 @@ def _commit() -> str:
 
 
 def report(name: str, corpus: str, rows: list[dict[str, Any]], output: Path | None) -> None:
-    """Print the table; write it as JSON where asked."""
-    facts = surroundings(corpus)
+    """Print the table; write it to `output` as JSON if that is given."""
+    facts = facts_of(corpus)
     print("\n".join(f"{key}: {value}" for key, value in facts.items()))
     print(f"\n{markdown_table(rows)}")
     if output is not None:
@@ -68,13 +68,13 @@ def text_of(corpus: Path, part: str) -> Path:
 
 
 def compared(what: str, measured: float, reference: float, asked: str, unit: str, ratio: float) -> dict[str, Any]:
-    """A row of a table: our figure, KenLM's or the machine's, their ratio and the ratio that was asked for."""
+    """A row of a table: our figure, the reference's, their ratio, and the ratio that is our goal."""
     return {"what": what, "unit": unit, "snm": measured, "reference": reference, "ratio": ratio, "asked": asked}
 
 
 @dataclass
 class Run:
-    """How a command went."""
+    """Wall time, peak memory and standard output of a command."""
 
     seconds: float
     peak_bytes: int
@@ -82,7 +82,7 @@ class Run:
 
 
 def timed(command: list[str | Path], **more: Any) -> Run:
-    """Run a command; its wall time and the most memory that it had."""
+    """Run and measure a command."""
     begun = time.perf_counter()
     with subprocess.Popen(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
@@ -99,24 +99,22 @@ def timed(command: list[str | Path], **more: Any) -> Run:
 
 
 class Bench:
-    """The corpus, the work folder, and what is made there once."""
+    """The options of a script, its corpus, and the work folder with files that are made once."""
 
     def __init__(self, description: str | None, presets: str | None = None) -> None:
-        parser = argparse.ArgumentParser(
-            description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-        )  # fmt: skip
+        parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("corpus", type=Path, help="folder with train, valid and test text")
         parser.add_argument("--work", type=Path, default=ROOT / "bench", help="folder for models [default: bench]")
         parser.add_argument("--kenlm", type=Path, help="folder of KenLM's programs [default: the PATH]")
         parser.add_argument("--json", type=Path, help="write the table there too")
         if presets is not None:
             parser.add_argument("--presets", nargs="*", default=presets.split())
-        self.asked = parser.parse_args()
-        self.corpus, self.work = self.asked.corpus, self.asked.work
+        self.options = parser.parse_args()
+        self.corpus, self.work = self.options.corpus, self.options.work
         self.work.mkdir(parents=True, exist_ok=True)
 
     def text(self, part: str) -> Path:
-        """Plain text: neither program is to be measured while it decompresses."""
+        """The path of the uncompressed text, so that no program is timed while it decompresses."""
         packed, plain = text_of(self.corpus, part), self.work / f"{part}.txt"
         if packed.suffix != ".xz":
             return packed
@@ -134,19 +132,19 @@ class Bench:
         return path
 
     def program(self, name: str) -> Path:
-        found = shutil.which(name, path=str(self.asked.kenlm) if self.asked.kenlm else None)
+        found = shutil.which(name, path=str(self.options.kenlm) if self.options.kenlm else None)
         if found is None:
-            raise SystemExit(f"{name} was not found; put KenLM's programs on the PATH, or name their folder: --kenlm")
+            raise SystemExit(f"{name} not found; put KenLM's programs on the PATH, or give their folder with --kenlm")
         return Path(found)
 
     def lmplz(self) -> Run:
-        """KenLM's training of order 5 on the same text, once; the ARPA file stays in the work folder."""
+        """Run KenLM's training of order 5 on the same text, once; keep the ARPA file in the work folder."""
         command = ["-o", "5", "-S", "8G", "-T", self.work, "--skip_symbols"]
         files = ["--text", self.text("train"), "--arpa", self.work / "kenlm.arpa"]
         return self._once("kenlm.json", lambda: timed([self.program("lmplz"), *command, *files]))
 
     def kenlm(self, name: str, *options: str) -> Path:
-        """A binary model of KenLM's, from its ARPA file."""
+        """A binary model of KenLM, made from its ARPA file once."""
         path = self.work / f"kenlm.{name}"
         if not path.exists():
             self.lmplz()
@@ -154,7 +152,7 @@ class Bench:
         return path
 
     def train(self, preset: str, *options: str, name: str | None = None) -> Run:
-        """`snm train --preset`, once; a first run on a little text has compiled what there is to compile."""
+        """Run `snm train --preset`, once, after a run on little text that compiles the kernels."""
         name = name or preset
         model = self.work / f"{name}.model"
 
@@ -180,11 +178,11 @@ class Bench:
         return Run(**json.loads(path.read_text()))
 
     def report(self, name: str, rows: list[dict[str, Any]]) -> None:
-        report(name, self.corpus.name, rows, self.asked.json)
+        report(name, self.corpus.name, rows, self.options.json)
 
 
 def best_of(times: int, *works: Any) -> list[float]:
-    """Seconds of the fastest run of each work, taking turns: what is measured is the program, not its neighbours."""
+    """Seconds of the fastest run of each function; the functions take turns, so that other load slows down all."""
     found = []
     for _ in range(times):
         moments = [time.perf_counter()]

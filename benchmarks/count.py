@@ -1,4 +1,4 @@
-"""Counting the features of a preset inside 8 GB, beside the whole of lmplz.
+"""Counting the features of a preset in 8 GB of memory, beside the whole of lmplz.
 
 python benchmarks/count.py CORPUS [--presets snm5 snm10-skip] [--kenlm DIR] [--work DIR] [--json FILE]
 """
@@ -25,7 +25,7 @@ def main() -> None:
     text, vocabulary = read_corpus(bench.text("train"), threads=threads)
     reference = bench.lmplz().seconds
     rows = []
-    for preset in bench.asked.presets:
+    for preset in bench.options.presets:
         spec = FeatureSpec(preset)
         layout = KeyLayout.for_work(len(vocabulary), len(spec.types), text.events * len(spec.templates))
         extractor = Extractor(spec, layout, vocabulary)

@@ -1,10 +1,10 @@
-"""The GPU engine: counting, a pass of training, and text to model, beside what the card can do.
+"""The GPU engine: counting, a pass of training, and text to model, beside the card's rates of random access.
 
     python benchmarks/gpu.py CORPUS [--presets snm10-skip] [--work DIR] [--json FILE]
 
-The card's rates are those of reading random places of a table of 1 GB, and of adding to them, the places known
-beforehand. A look-up of training is a weight that is read, and later moved: of every feature of an event all
-metafeatures, and of those with the link count the ones of the positive part too, where they are others.
+The card's rates are those of reading random slots of a table of 1 GB, and of adding to them; the slots are precomputed.
+A look-up is a weight that training reads and later changes: for each feature of an event all metafeatures, and those of
+the positive part where they differ.
 """
 
 import json
@@ -20,7 +20,7 @@ from snm.adjustment.metafeatures import MetafeatureSet
 from snm.adjustment.settings import TrainingSettings
 from snm.counts.counting import unigram_counts
 from snm.devices import find_gpu
-from snm.engines.gpu import COUNTING_SHARE
+from snm.engines.gpu import PARTITION_SHARE
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
@@ -44,17 +44,17 @@ def seconds_of(work: Any) -> float:
 
 
 def card_rates(device: torch.device) -> tuple[float, float]:
-    """Random places read, and added to, a second."""
+    """Random reads and random additions a second."""
     table = torch.zeros(TABLE, device=device)
-    places = torch.randint(0, TABLE, (LOOK_UPS,), device=device)
+    slots = torch.randint(0, TABLE, (LOOK_UPS,), device=device)
     ones = torch.ones(LOOK_UPS, device=device)
-    works = (lambda: table[places], lambda: table.index_add_(0, places, ones))
+    works = (lambda: table[slots], lambda: table.index_add_(0, slots, ones))
     read, add = (min(seconds_of(work) for _ in range(4)) for work in works)
     return LOOK_UPS / read, LOOK_UPS / add
 
 
 def look_ups(events: TensorEvents, adjustment: TensorAdjustment) -> int:
-    """How many weights one pass reads."""
+    """The number of weights that a pass reads."""
     total, conjunctions = 0, adjustment.conjunctions
     with_link = sum(c.group > 0 for c in conjunctions)
     for start in range(0, len(events), 1 << 18):
@@ -66,7 +66,7 @@ def look_ups(events: TensorEvents, adjustment: TensorAdjustment) -> int:
 
 
 class Rows:
-    """Of the table."""
+    """The rows of the table, printed as they are added."""
 
     def __init__(self) -> None:
         self.made: list[dict[str, Any]] = []
@@ -87,7 +87,7 @@ def main() -> None:
     begun = time.perf_counter()
     text, vocabulary = read_corpus(bench.text("train"), threads=threads)
     rows.add(f"reading {text.events:,} tokens, {threads} threads", time.perf_counter() - begun)
-    for preset in bench.asked.presets:
+    for preset in bench.options.presets:
         measure_steps(preset, text, vocabulary, device, rows, read, add)
         torch.cuda.empty_cache()
         model = bench.work / f"gpu-{preset}.model"
@@ -102,7 +102,7 @@ def main() -> None:
 def measure_steps(
     preset: str, text: Text, vocabulary: Vocabulary, device: torch.device, rows: Rows, read: float, add: float
 ) -> None:
-    """Counting, and a pass of training."""
+    """Measure counting and a pass of training."""
     spec = FeatureSpec(preset)
     layout = KeyLayout.for_work(len(vocabulary), len(spec.types), text.events * len(spec.templates))
     extractor = Extractor(spec, layout, vocabulary)
@@ -111,7 +111,7 @@ def measure_steps(
     free, _ = torch.cuda.mem_get_info(device)
 
     def counter_of(events: TensorEvents | None) -> TensorCounter:
-        return TensorCounter(blocks, int(COUNTING_SHARE * free), prune=2, events=events)
+        return TensorCounter(blocks, int(PARTITION_SHARE * free), prune=2, events=events)
 
     def count(events: TensorEvents | None) -> None:
         counter = counter_of(events)

@@ -1,10 +1,10 @@
-"""How cost grows with the text: time and memory of counting, training and scoring.
+"""Growth of cost with the text: time and memory of counting, training and scoring.
 
     python benchmarks/growth.py CORPUS [--presets snm5 snm10-skip] [--work DIR] [--json FILE]
 
-At 1, 3, 10 and 30 million tokens, and all; held-out text is given, so that every text is counted once. Memory is what
-the process has of its own; `mapped GB` is the most that it had together with files that it maps. It is limited
-(--memory) to what binds from 10 million tokens on. The plot goes to docs/benchmarks.png and needs matplotlib.
+Measured at 1, 3, 10 and 30 million tokens, and all. Held-out text is given, so each text is counted once. Memory is the
+peak of the process's private memory; `mapped GB` includes the files that it maps. `--memory` is a limit that has an
+effect from 10 million tokens on. The plot goes to docs/benchmarks.png and needs Matplotlib.
 """
 
 import json
@@ -20,7 +20,8 @@ TRAIN = """
 import json, sys, time
 from contextlib import contextmanager
 from snm.memory import Peak
-from snm.pipeline import Settings, train
+from snm.pipeline import train
+from snm.settings import Settings
 
 spent, peaks = {}, {}
 
@@ -46,10 +47,9 @@ print(json.dumps({"tokens": model.manifest["text"]["tokens"], "links": model.man
 """
 SCORE = """
 import json, sys, time
-from snm.corpus import encode_files
-from snm.evaluation import perplexity
+from snm.loading import load
 from snm.memory import Peak
-from snm.model import load
+from snm.text.encoding import encode_files
 
 model = load(sys.argv[1])
 held_out = encode_files(sys.argv[2], model.vocabulary)
@@ -62,8 +62,8 @@ print(json.dumps({"scoring us a word": (time.perf_counter() - begun) / held_out.
 """
 
 
-def cut(bench: Bench, tokens: int) -> Path:
-    """The beginning of the training text, of about so many tokens."""
+def beginning(bench: Bench, tokens: int) -> Path:
+    """A file with the beginning of the training text, about `tokens` tokens."""
     path, left = bench.work / f"first{tokens}.txt", tokens
     with open(bench.text("train"), encoding="utf-8") as lines, open(path, "w", encoding="utf-8") as few:
         for line in lines:
@@ -75,7 +75,7 @@ def cut(bench: Bench, tokens: int) -> Path:
 
 
 def measure(bench: Bench, preset: str, tokens: int) -> dict[str, Any]:
-    text, model, limit = cut(bench, tokens), bench.work / "growth.model", LIMITS[preset]
+    text, model, limit = beginning(bench, tokens), bench.work / "growth.model", LIMITS[preset]
     trained = timed([sys.executable, "-c", TRAIN, text, bench.text("valid"), preset, str(limit), model], cwd=ROOT)
     scored = timed([sys.executable, "-c", SCORE, model, bench.text("test")], cwd=ROOT)
     text.unlink()
@@ -118,7 +118,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     bench = Bench(__doc__, "snm5 snm10-skip")
     rows = []
-    for preset in bench.asked.presets:
+    for preset in bench.options.presets:
         measure(bench, preset, 100_000)  # compiles
         rows += [measure(bench, preset, size) for size in SIZES]
     bench.report("growth", rows)

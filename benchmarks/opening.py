@@ -1,4 +1,4 @@
-"""How long it takes to open a model, beyond imports, and to say what the commands are.
+"""Time to open a model, without imports, and to print the help.
 
 python benchmarks/opening.py CORPUS [--presets snm5] [--work DIR] [--json FILE]
 """
@@ -8,7 +8,7 @@ import sys
 from common import ROOT, Bench, best_of, compared, timed
 
 OPEN = """
-import time, sys, snm, numpy, snm.model, snm.pages
+import time, sys, snm, snm.loading, snm.scoring.model
 begun = time.perf_counter()
 snm.load(sys.argv[1])
 print(time.perf_counter() - begun)
@@ -18,7 +18,7 @@ print(time.perf_counter() - begun)
 def main() -> None:
     bench = Bench(__doc__, "snm5")
     rows = []
-    for preset in bench.asked.presets:
+    for preset in bench.options.presets:
         command = [sys.executable, "-c", OPEN, bench.model(preset)]
         seconds = min(float(timed(command, cwd=ROOT).output) for _ in range(5))
         rows.append(compared(f"open {preset}, beyond imports", 1000 * seconds, 50, "<= 1", "ms", seconds / 0.05))

@@ -1,9 +1,9 @@
-"""Our Kneser-Ney against KenLM's: every n-gram of the ARPA files that both make of the same text.
+"""Our Kneser-Ney against KenLM's: all n-grams of the two ARPA files of one text.
 
     python benchmarks/parity.py TEXT [--order 5] [--lmplz PATH] [--json FILE]
 
-KenLM's `lmplz` is found through PATH unless it is named. In a copy of the text, words seen fewer than three times and
-`<unk>` are written as one plain word, so that both programs see the same words. The largest differences are of log10.
+In a copy of the text, words seen fewer than three times and `<unk>` are replaced by one plain word, so that both
+programs have the same vocabulary. Differences are those of log10.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RARE = "UNKW"
 
 
 def write_copy(source: str, target: Path) -> None:
-    """The text with its rare words replaced."""
+    """Copy a text, with rare words replaced."""
     counts: Counter[str] = Counter()
     for lines in read_lines([source]):
         for line in lines:
@@ -43,7 +43,7 @@ def write_copy(source: str, target: Path) -> None:
 
 
 def sections(file: IO[str]) -> Iterator[dict[str, tuple[float, float]]]:
-    """Order after order: {n-gram: (log10 probability, log10 backoff)}."""
+    """{n-gram: (log10 probability, log10 backoff)} of each order."""
     found: dict[str, tuple[float, float]] | None = None
     for line in file:
         parts = line.rstrip("\n").split("\t")
@@ -57,7 +57,7 @@ def sections(file: IO[str]) -> Iterator[dict[str, tuple[float, float]]]:
 
 def compare(order: int, ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     ours = {ngram.replace("<UNK>", "<unk>"): value for ngram, value in ours.items()}
-    both = ours.keys() & theirs.keys() - {"<s>"}  # its probability means nothing
+    both = ours.keys() & theirs.keys() - {"<s>"}  # the probability of <s> is arbitrary
     differences = [max(abs(ours[g][i] - theirs[g][i]) for g in both) for i in (0, 1)]
     return {
         "order": order,
@@ -75,21 +75,21 @@ def main() -> None:
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--lmplz", default="lmplz")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        write_copy(asked.text, folder / "text")
-        train([folder / "text"], folder / "model", Settings(model="kn", order=asked.order, min_count=1))
+        write_copy(options.text, folder / "text")
+        train([folder / "text"], folder / "model", Settings(model="kn", order=options.order, min_count=1))
         model = load(folder / "model")
         assert isinstance(model, BackoffModel)
         with open(folder / "ours.arpa", "w") as ours:
             write_arpa(model, ours)
-        options = ["-o", str(asked.order), "--text", str(folder / "text"), "--arpa", str(folder / "theirs.arpa")]
-        subprocess.run([asked.lmplz, *options, "-T", scratch, "--discount_fallback"], check=True)
+        arguments = ["-o", str(options.order), "--text", str(folder / "text"), "--arpa", str(folder / "theirs.arpa")]
+        subprocess.run([options.lmplz, *arguments, "-T", scratch, "--discount_fallback"], check=True)
         with open(folder / "ours.arpa") as ours, open(folder / "theirs.arpa") as theirs:
             pairs = zip(sections(ours), sections(theirs), strict=True)
             rows = [compare(order, *pair) for order, pair in enumerate(pairs, 1)]
-    report("parity", Path(asked.text).name, rows, asked.json)
+    report("parity", Path(options.text).name, rows, options.json)
 
 
 if __name__ == "__main__":

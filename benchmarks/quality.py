@@ -1,12 +1,12 @@
-"""Perplexity on a corpus, as trained by `snm train` with nothing but the preset named, beside Kneser-Ney's.
+"""Perplexity on a corpus with the default settings of `snm train`, beside Kneser-Ney's.
 
     python benchmarks/quality.py CORPUS [MODEL ...] [--dev] [--json FILE]
 
 CORPUS is a folder with train, valid and test text (`train.txt`, or `.txt.xz` and the like). A MODEL is a preset, with
 options of `snm train` after a colon: `snm10-skip`, `"snm10-skip:--events 50000000"`. Ratios are to `--model kn`, order
-5, which is KenLM's `lmplz -o 5` to the digits printed. With --dev the valid text is handed to training as held-out
-text; otherwise training sets a slice of its own text aside. Every model is also verified: the sum of P(w | h) over the
-whole vocabulary after 1,000 contexts of the test text.
+5, which equals KenLM's `lmplz -o 5` in all printed digits. With --dev, training uses the valid text as held-out text;
+otherwise a slice of the training text. Each model is also verified: P(w | h) is summed over the vocabulary for 1,000
+contexts of the test text.
 """
 
 from __future__ import annotations
@@ -21,22 +21,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import report
+from common import report, text_of
 
 
-def snm(*arguments: str) -> Any:
-    """What a command prints as JSON."""
+def snm(*arguments: str | Path) -> Any:
+    """Run a command; return what it prints as JSON."""
     command = [sys.executable, "-m", "snm", *arguments, "--json"]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def text_of(corpus: Path, part: str) -> str:
-    (found,) = corpus.glob(f"{part}.txt*")
-    return str(found)
-
-
 def measure(corpus: Path, name: str, options: list[str], folder: str) -> dict[str, Any]:
-    """One row of the table."""
+    """A row of the table."""
     begun = time.perf_counter()
     model = f"{folder}/model"
     trained = snm("train", text_of(corpus, "train"), "-o", model, "--force", *options)
@@ -51,18 +46,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("models", nargs="*", default=["small", "snm10-skip", "medium", "large"])
-    parser.add_argument("--dev", action="store_true", help="hand the valid text to training")
+    parser.add_argument("--dev", action="store_true", help="train with the valid text as held-out text")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    dev = ["--dev", text_of(asked.corpus, "valid")] if asked.dev else []
+    options = parser.parse_args()
+    dev = ["--dev", str(text_of(options.corpus, "valid"))] if options.dev else []
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(asked.corpus, "Kneser-Ney, order 5", ["--model", "kn"], folder)]
-        for name in asked.models:
+        rows = [measure(options.corpus, "Kneser-Ney, order 5", ["--model", "kn"], folder)]
+        for name in options.models:
             preset, _, more = name.partition(":")
-            rows.append(measure(asked.corpus, name, ["--preset", preset, *shlex.split(more), *dev], folder))
+            rows.append(measure(options.corpus, name, ["--preset", preset, *shlex.split(more), *dev], folder))
     for row in rows:
         row |= {f"{part} / KN5": row[part] / rows[0][part] for part in ("valid", "test")}
-    report("quality", asked.corpus.name, rows, asked.json)
+    report("quality", options.corpus.name, rows, options.json)
 
 
 if __name__ == "__main__":

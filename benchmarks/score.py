@@ -2,8 +2,8 @@
 
     python benchmarks/score.py CORPUS [--presets snm5 snm10-skip] [--kenlm DIR] [--work DIR] [--json FILE]
 
-Both are timed on the valid and test text, less what the same command takes on ten lines of it: starting, opening,
-and nothing else. Both run fifteen times, taking turns; the fastest of each counts.
+Both are timed on the valid and test text, minus the time of the same command on ten lines, which is that of starting
+and opening. Both run fifteen times, taking turns; the fastest run counts.
 """
 
 import sys
@@ -32,10 +32,8 @@ def main() -> None:
         return timed(command, cwd=ROOT).seconds
 
     rows = []
-    for preset in bench.asked.presets:
-        runs = [
-            (snm(preset, bench.scored), kenlm(bench.scored), snm(preset, few), kenlm(few)) for _ in range(TIMES)
-        ]  # fmt: skip
+    for preset in bench.options.presets:
+        runs = [(snm(preset, bench.scored), kenlm(bench.scored), snm(preset, few), kenlm(few)) for _ in range(TIMES)]
         our_time, their_time, our_start, their_start = (min(column) for column in zip(*runs, strict=True))
         ours, theirs = words / (our_time - our_start) / 1e6, words / (their_time - their_start) / 1e6
         rows.append(compared(f"score with {preset}", ours, theirs, ASKED.get(preset, ""), "M words/s", ours / theirs))

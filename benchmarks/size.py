@@ -1,4 +1,4 @@
-"""Bytes an n-gram of a 5-gram model, beside KenLM's trie with 8-bit quantisation, and what quantising costs.
+"""Bytes an n-gram of a 5-gram model, beside KenLM's trie with 8-bit quantisation, and the cost of quantising.
 
 python benchmarks/size.py CORPUS [--kenlm DIR] [--work DIR] [--json FILE]
 """

@@ -13,7 +13,7 @@ def main() -> None:
     bench = Bench(__doc__, "snm5 snm10-skip")
     reference = bench.lmplz()
     rows = []
-    for preset in bench.asked.presets:
+    for preset in bench.options.presets:
         run = bench.train(preset, *OPTIONS.get(preset, []))
         time_asked, memory_asked = ASKED.get(preset, ("", ""))
         ratio = run.seconds / reference.seconds

@@ -131,50 +131,61 @@ def cycles() -> list[list[str]]:
 
 
 def room_edges() -> set[tuple[str, str]]:
-    """(room, room below that it imports)"""
-    graph = imports()
-    edges = {(room_of(a), room_of(b)) for a, targets in graph.items() for b in targets}
-    return {(a, b) for a, b in edges if a != b}
+    """(room, room that it imports), without the edges that follow from others: those between rooms further apart."""
+    edges = {(room_of(a), room_of(b)) for a, targets in imports().items() for b in targets}
+    below: dict[str, set[str]] = {}
+    for a, b in edges:
+        if a != b:
+            below.setdefault(a, set()).add(b)
+
+    def reach(room: str) -> set[str]:
+        """All rooms that a room imports, however indirectly."""
+        return set().union(*({r} | reach(r) for r in below.get(room, ())))
+
+    return {(a, b) for a in below for b in below[a] if not any(b in reach(c) for c in below[a] - {b})}
 
 
 def draw() -> str:
-    """The rooms as an SVG, a floor a line, arrows from a room to the rooms below that it imports."""
-    width, height, box, top = 900, 58, 150, 30
-    floors = list(reversed(ROOMS))
+    """The rooms as an SVG, a floor a line, arrows from a room to the rooms below that it imports.
+
+    The two lowest floors are imported from everywhere and drawn without arrows.
+    """
+    width, height, box, top = 760, 56, 140, 30
+    floors, ground = list(reversed(ROOMS[2:])), [room for rooms in reversed(ROOMS[:2]) for room in rooms]
     places: dict[str, tuple[float, float]] = {}
     for row, rooms in enumerate(floors):
         for column, room in enumerate(rooms):
             x = width / 2 + (column - (len(rooms) - 1) / 2) * (box + 30)
             places[room] = (x, top + row * height)
-    places["reference"] = (width - box / 2 - 10, top + 5 * height)
+    places["reference"] = (width - box / 2 - 10, top + 8 * height)
+    bottom = top + height * len(floors)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + height * len(floors)}" '
-        f'font-family="sans-serif" font-size="14">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 30}" font-family="sans-serif" '
+        f'font-size="14">',
         '<rect width="100%" height="100%" fill="white"/>',
         '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0 0 L8 4 L0 8 z" fill="#888"/></marker></defs>',
+        '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
     ]
     for a, b in sorted(room_edges()):
-        (x1, y1), (x2, y2) = places[a], places[b]
-        far = abs(y2 - y1) / height
-        side = (-1 if (hash_of(a + b) % 2) else 1) * min(20 + 22 * far, 380) if far > 1.5 and abs(x1 - x2) < 200 else 0
-        lines.append(
-            f'<path d="M{x1:.0f} {y1 + 15:.0f} C {x1 + side:.0f} {y1 + 40:.0f}, {x2 + side:.0f} {y2 - 40:.0f}, '
-            f'{x2:.0f} {y2 - 17:.0f}" fill="none" stroke="#888" stroke-opacity="0.45" marker-end="url(#a)"/>'
-        )
+        if a in places and b in places:
+            (x1, y1), (x2, y2) = places[a], places[b]
+            side = 110 if abs(y2 - y1) > 1.5 * height and abs(x1 - x2) < 1 else 0
+            lines.append(
+                f'<path d="M{x1:.0f} {y1 + 15:.0f} C {x1 + side:.0f} {y1 + 35:.0f}, {x2 + side:.0f} {y2 - 35:.0f}, '
+                f'{x2:.0f} {y2 - 17:.0f}" fill="none" stroke="#555" marker-end="url(#a)"/>'
+            )
     for room, (x, y) in places.items():
         step = room in ("text", "features", "counts", "adjustment", "matrix", "gate", "scoring")
-        colour = "#dcebf7" if step else "#f1f1f1"
-        lines.append(
-            f'<rect x="{x - box / 2:.0f}" y="{y - 15:.0f}" width="{box}" height="30" rx="5" fill="{colour}" '
-            f'stroke="#666"/><text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle">{room}</text>'
-        )
+        lines.append(_box(x, y, box, room, "#dcebf7" if step else "#f1f1f1"))
+    lines.append(_box(width / 2, bottom, width - 20, "   ".join(ground), "#f1f1f1"))
     return "\n".join([*lines, "</svg>", ""])
 
 
-def hash_of(text: str) -> int:
-    """A number that is the same in every process."""
-    return sum(ord(c) * (i + 1) for i, c in enumerate(text))
+def _box(x: float, y: float, width: float, text: str, colour: str) -> str:
+    return (
+        f'<rect x="{x - width / 2:.0f}" y="{y - 15:.0f}" width="{width:.0f}" height="30" rx="5" fill="{colour}" '
+        f'stroke="#666"/><text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle">{text}</text>'
+    )
 
 
 if __name__ == "__main__":

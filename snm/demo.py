@@ -1,7 +1,7 @@
-"""The built-in corpus, and a tour of what a model can do with it.
+"""The command demo: train models on the documentation that Python includes, and show what they can do.
 
-Every Python carries English prose: the language reference of `pydoc_data.topics` and the docstrings of
-the standard library. Nothing is downloaded and nothing of it is kept in the repository.
+The text is the language reference in `pydoc_data.topics` and the docstrings of the standard library. Nothing is
+downloaded, and the repository contains none of it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from snm.progress import Progress
 
 _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?|\d+|[.,;:?!()]")
 _SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n\s*\n")
-_LEAST_WORDS = 4
+_MIN_WORDS = 4  # of a sentence
 
 
 def documents() -> Iterator[str]:
-    """The prose, one document after another, in a fixed order."""
+    """The documents of the built-in text, in a fixed order."""
     from pydoc_data.topics import topics
 
     for name in sorted(topics):
@@ -44,13 +44,13 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def sentences(document: str) -> list[str]:
-    """Sentences of lower-case words and punctuation, those of a few words left out."""
+    """The sentences of a document, as lower-case words and punctuation; very short ones are left out."""
     split = (_WORD.findall(piece.lower()) for piece in _SENTENCE_END.split(document))
-    return [" ".join(words) for words in split if len(words) >= _LEAST_WORDS]
+    return [" ".join(words) for words in split if len(words) >= _MIN_WORDS]
 
 
 def write_corpus(folder: Path) -> tuple[Path, Path]:
-    """Training text, and every tenth document as test text."""
+    """Write training and test text, without repeated sentences; every tenth document is test text."""
     parts: tuple[list[str], list[str]] = ([], [])
     seen: set[str] = set()
     for number, document in enumerate(documents()):
@@ -64,7 +64,7 @@ def write_corpus(folder: Path) -> tuple[Path, Path]:
 
 
 def run(output: str | None, threads: int, progress: Progress, echo: Callable[[str], object]) -> None:
-    """Train two models on the built-in corpus and print what they do."""
+    """Train three models on the built-in text, and print results and examples."""
     from snm.evaluation import check_sums
     from snm.pipeline import train
     from snm.settings import Settings
@@ -74,7 +74,7 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
         folder = Path(output or scratch)
         folder.mkdir(parents=True, exist_ok=True)
         train_text, test_text = write_corpus(Path(scratch))
-        echo("The English that Python carries: its language reference and the docstrings of its library.\n")
+        echo("The text: Python's language reference and the docstrings of its standard library.\n")
         for name, how in (("Kneser-Ney", {"model": "kn"}), ("small", {}), ("medium", {"features": "medium"})):
             settings = Settings(threads=threads, **how)  # type: ignore[arg-type]
             model = train([train_text], folder / name, settings, progress=progress)
@@ -86,15 +86,15 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
                 echo(f"  test text         {report.tokens:,} tokens of other documents\n")
             echo(f"  {name:<11} {model.manifest['links']:>12,} links    perplexity {report.ppl:7.2f}")
         sums = check_sums(model, test, 200)
-        echo(f"\nOver {sums.contexts} contexts all probabilities add up to 1 within {sums.worst:.0e}.")
-        echo("\nWhat follows “the name of the”, by medium:")
+        echo(f"\nIn {sums.contexts} contexts the probabilities of all words sum to 1 within {sums.worst:.0e}.")
+        echo("\nThe most probable words after “the name of the”, by medium:")
         for word, p in model.next_words("the name of the", 5):
             echo(f"  {p:.4f}  {word}")
         echo("\nWhy “value” after “return the default”:")
         explanation = model.explain("return the default value")[3]
         for part in explanation.parts[:6]:
             echo(f"  {part.share:.4f} of {explanation.probability:.4f}  {part.feature}")
-        echo("\nThree sentences drawn from it:")
+        echo("\nThree sentences sampled from medium:")
         for seed in range(3):
             echo(f"  {model.generate(seed, max_words=30, temperature=0.7)}")
         if output:

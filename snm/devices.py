@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""The GPU, for engines and neural models. PyTorch is imported only where there may be one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from snm.errors import MissingExtra, SettingsError
 
 
 def device_of(engine: str) -> str:
-    """The PyTorch device of an engine, for models that need PyTorch anyway."""
+    """The name of an engine's PyTorch device."""
     if engine == "gpu" or (engine == "auto" and has_gpu()):
         return str(find_gpu())
     return "cpu"
 
 
 def has_gpu() -> bool:
-    """Whether PyTorch could use a GPU; it is not imported, which takes seconds, where there is no driver for one."""
+    """Whether PyTorch can use a GPU. Without a GPU driver PyTorch is not imported, which would take seconds."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         ctypes.CDLL(name)
@@ -35,11 +35,11 @@ def has_gpu() -> bool:
 
 @contextmanager
 def gpu_memory_errors() -> Iterator[None]:
-    """A GPU whose memory is used up is told in a line."""
+    """Turn PyTorch's error about GPU memory into a one-line SettingsError."""
     try:
         yield
     except Exception as error:
-        if type(error).__name__ != "OutOfMemoryError":  # PyTorch's: it may not be there to be named
+        if type(error).__name__ != "OutOfMemoryError":  # by name, because PyTorch may not be installed
             raise
         raise SettingsError(
             "the GPU's memory is used up; take more --partitions, fewer --events or --slots, or --engine cpu"
@@ -47,7 +47,7 @@ def gpu_memory_errors() -> Iterator[None]:
 
 
 def find_gpu() -> Any:
-    """The GPU as a PyTorch device, or an error that says what is missing."""
+    """The GPU as a `torch.device`; raises an error that says what is missing."""
     if find_spec("torch") is None:
         raise MissingExtra("torch", "gpu", "the GPU engine")
     import torch

@@ -1,27 +1,27 @@
-"""Every error a user can cause, in one tree:
+"""The errors that a user can cause, in one tree:
 
     SnmError
-    ├── InputError      text or a vocabulary that cannot be read or holds nothing
-    ├── SpecError       a feature or metafeature specification that makes no sense
+    ├── InputError      text or a vocabulary that cannot be read, or is empty
+    ├── SpecError       a feature or metafeature specification that is not valid
     ├── SettingsError   options that contradict each other or are out of range
     ├── FormatError     a model folder that is missing, unfinished, damaged or of another version
     └── MissingExtra    an optional dependency that is not installed
 
-A message says what was found, what was expected and what to do. The command line prints it
-on one line and exits with code 2; it never shows a traceback for an `SnmError`.
+A message says what was found, what was expected and what to do. The command line prints it on one line, without a
+traceback, and exits with code 2.
 """
 
 
 class SnmError(Exception):
-    """Base of all errors that are the caller's to mend."""
+    """Base of all errors that a user can cause."""
 
 
 class InputError(SnmError):
-    """Text or a vocabulary that cannot be read or holds nothing."""
+    """Text or a vocabulary that cannot be read, or is empty."""
 
 
 class SpecError(SnmError):
-    """A feature or metafeature specification that makes no sense."""
+    """A feature or metafeature specification that is not valid."""
 
 
 class SettingsError(SnmError):

@@ -1,10 +1,9 @@
-"""The perplexity report, and the proof that probabilities sum to one."""
+"""Measuring speed, and verifying models: checksums, consistency, and that probabilities sum to one."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,20 +14,21 @@ from snm.errors import FormatError, InputError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.loading import load
 from snm.model import LanguageModel
+from snm.progress import Advance, ignore
 from snm.text.encoding import Text, encode_files
 from snm.text.files import Sources
 
 SUM_TOLERANCE = 1e-5
-SPEED_SECONDS = 1.0  # that a measurement of speed lasts, where there is text enough
+SPEED_SECONDS = 1.0  # least duration of a measurement of speed, if the text is long enough
 
 
 def speed(path: str | Path, sources: Sources) -> float:
-    """Words and sentence ends of a text scored a second, with one thread: as many as there is a second's work of."""
+    """Words and sentence ends scored a second, with one thread, measured for SPEED_SECONDS or the whole text."""
     model = load(path)
     tokens = encode_files(sources, model.vocabulary).tokens
     ends = np.flatnonzero(tokens == END) + 1
-    model.probabilities(tokens[: ends[0]])  # kernels are compiled, arrays mapped
-    n = 256  # sentences: some models score many side by side
+    model.probabilities(tokens[: ends[0]])  # compiles kernels and maps arrays
+    n = 256  # sentences: some models score many at once
     while True:
         text = tokens[: ends[min(n, len(ends)) - 1]]
         begun = time.perf_counter()
@@ -41,25 +41,21 @@ def speed(path: str | Path, sources: Sources) -> float:
 
 @dataclass(frozen=True)
 class SumReport:
-    """How far the probabilities of all words are from one, over a number of contexts."""
+    """Sums of the probabilities of all words, over a number of contexts."""
 
     contexts: int
-    with_unknown: int
-    at_start: int
-    worst: float
+    with_unknown: int  # contexts that contain an out-of-vocabulary word
+    at_start: int  # contexts at the start of a sentence
+    worst: float  # largest distance of a sum from one, or of a probability from the score of the text
 
 
 def check_sums(
-    model: LanguageModel,
-    text: Text,
-    contexts: int = 1000,
-    seed: int = 1,
-    advance: Callable[[int], None] = lambda n: None,
+    model: LanguageModel, text: Text, contexts: int = 1000, seed: int = 1, advance: Advance = ignore
 ) -> SumReport:
-    """Add up P(w | h) over the whole vocabulary after contexts h of the text drawn at random.
+    """Sum P(w | h) over the whole vocabulary, for contexts h sampled from a text.
 
-    Where the text has them, a tenth of the contexts are sentence starts and a tenth end in an
-    out-of-vocabulary word. What the model says of the text's own word is compared with its score, too.
+    Up to a tenth of the contexts are sentence starts, and up to a tenth end in an out-of-vocabulary word. The
+    probability of the text's own word is compared with its score.
     """
     if not text.events:
         raise InputError("no words to take contexts from; expected one sentence a line")
@@ -78,7 +74,7 @@ def check_sums(
 
 
 def _choose_contexts(text: Text, contexts: int, seed: int) -> tuple[np.ndarray, list[int]]:
-    """For every token where its sentence begins, and the targets whose contexts are looked at."""
+    """Where the segment of each token begins (tokens,), and the positions of the sampled targets."""
     tokens = text.tokens
     begins = np.flatnonzero(tokens == BEGIN)
     starts = np.repeat(begins, np.diff(np.append(begins, len(tokens))))
@@ -92,18 +88,16 @@ def _choose_contexts(text: Text, contexts: int, seed: int) -> tuple[np.ndarray, 
 
 
 def generated_text(model: LanguageModel, sentences: int, seed: int = 1) -> Text:
-    """Sentences drawn from the model itself, for want of a text."""
+    """Sentences sampled from the model itself."""
     drawn = [model.generate(seed + i, max_words=40, unknown=True) for i in range(sentences)]
     tokens = [np.append(model.context(sentence), np.uint32(END)) for sentence in drawn]
     return Text(np.concatenate(tokens), len(tokens))
 
 
-def verify(
-    path: str | Path, sources: Sources = (), contexts: int = 1000, advance: Callable[[int], None] = lambda n: None
-) -> SumReport:
+def verify(path: str | Path, sources: Sources = (), contexts: int = 1000, advance: Advance = ignore) -> SumReport:
     """Check a model's checksums, every row and link, the row sums, and that probabilities sum to one.
 
-    The last for contexts of the text that `sources` name or, without any, of sentences drawn from the model.
+    Contexts are sampled from `sources` or, without any, from sentences that the model generates.
     """
     storage.check_files(Path(path))
     model = load(path)
@@ -114,6 +108,6 @@ def verify(
     report = check_sums(model, text, contexts, advance=advance)
     if not report.worst <= SUM_TOLERANCE:
         raise FormatError(
-            f"{model.path}: probabilities sum to 1 within {report.worst:.2g} only; expected {SUM_TOLERANCE}; rebuild it"
+            f"{model.path}: probabilities sum to 1 only within {report.worst:.2g}; expected {SUM_TOLERANCE}; rebuild it"
         )
     return report

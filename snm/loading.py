@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Opening a model folder of any kind. The module of a kind is imported when a model of that kind is opened."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _KINDS = {
 
 
 def load(path: str | Path) -> LanguageModel:
-    """Open a model folder. The arrays are mapped, not read: it takes milliseconds whatever their size."""
+    """Open a model folder. Arrays are mapped, not read, so this takes milliseconds whatever their size."""
     manifest = storage.read_manifest(Path(path))
     kind = manifest.get("kind")
     if kind not in _KINDS:
         raise FormatError(f"{path}: a model of kind {kind!r}; this program knows {', '.join(_KINDS)}")
     module, _, name = _KINDS[kind].partition(":")
-    family = getattr(import_module(module), name)
+    model_class = getattr(import_module(module), name)
     if kind == "mixture":
-        family = partial(family, members=[load(Path(path) / folder) for folder in manifest["members"]])
-    made: LanguageModel = family(path)
-    return made
+        model_class = partial(model_class, members=[load(Path(path) / folder) for folder in manifest["members"]])
+    model: LanguageModel = model_class(path)
+    return model

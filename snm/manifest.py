@@ -14,21 +14,20 @@ from snm.version import __version__
 
 def describe_kind(kind: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """The first entries of every manifest."""
-
     words = {"words": len(vocabulary), "closed": vocabulary.closed, "document": vocabulary.document}
     return {"kind": kind, "written_by": f"snm {__version__}", "vocabulary": words}
 
 
 def size_of(manifest: dict[str, Any]) -> tuple[int, str]:
     """The size of a model and its unit: links, or the parameters of a network."""
-    what = "links" if "links" in manifest else "parameters"
-    return manifest[what], what
+    unit = "links" if "links" in manifest else "parameters"
+    return manifest[unit], unit
 
 
 def describe_rows(
     extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
 ) -> dict[str, Any]:
-    """The manifest of a model of rows; `how` are the entries of its kind."""
+    """The manifest of an SNM or backoff model; `how` has the entries of its kind."""
     layout, spec, vocabulary = extractor.layout, extractor.spec, extractor.vocabulary
     return {
         **describe_kind(kind, vocabulary),

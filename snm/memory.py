@@ -1,4 +1,4 @@
-"""The memory that this process has of its own: without files that are mapped, whose pages the system takes back."""
+"""The private memory of this process: its size, its peak, and huge pages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-INTERVAL = 0.02  # seconds
-LARGE = 2 << 20  # bytes
+INTERVAL = 0.02  # seconds between two measurements of `Peak`
+HUGE_PAGE = 2 << 20  # bytes
 
 
 def resident_bytes() -> int:
-    """Bytes; 0 where the system does not say so as Linux does."""
+    """Resident memory without mapped files, whose pages the system can take back; 0 outside Linux."""
     try:
         _, resident, mapped, *_ = Path("/proc/self/statm").read_text().split()
     except OSError:
@@ -25,26 +25,31 @@ def resident_bytes() -> int:
 
 
 def release_free_memory() -> None:
-    """Have the C library return what was freed: it keeps arrays of less than 32 MB for others like them."""
-    with suppress(AttributeError, OSError, TypeError):  # of another library than GNU's
+    """Return freed memory to the system: the C library keeps freed arrays of less than 32 MB."""
+    with suppress(AttributeError, OSError, TypeError):  # only the GNU C library has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def use_huge_pages(mapping: mmap.mmap) -> None:
+    """Ask for huge pages, where the system has them."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a Linux kernel without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+
+
 def zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
-    """Like NumPy's; what is large comes from the system itself, in large pages where it has them."""
+    """Like NumPy's; large arrays use huge pages."""
     length = math.prod(shape)
     size = length * np.dtype(dtype).itemsize
-    if size < LARGE:
+    if size < HUGE_PAGE:
         return np.zeros(shape, dtype)
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # of a kernel without them
-            mapping.madvise(mmap.MADV_HUGEPAGE)
+    use_huge_pages(mapping)
     return np.frombuffer(mapping, dtype, length).reshape(shape)
 
 
 class Peak:
-    """`with Peak() as peak:` looks again and again; `peak.bytes` is the most that was seen."""
+    """`with Peak() as peak:` measures `resident_bytes` every INTERVAL; `peak.bytes` is the largest value."""
 
     def __init__(self) -> None:
         self.bytes = 0

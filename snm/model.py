@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""The interface of all models: scoring, generation, and reports."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from snm.text.vocabulary import Vocabulary, split_words
 
 @dataclass(frozen=True)
 class Part:
-    """What one feature brings to a word's probability."""
+    """What one feature contributes to a word's probability."""
 
     feature: str
     share: float
-    """Its part of P(word): the parts of a word add up to P exactly."""
+    """Its part of P(word); the shares of a word add up to P exactly."""
     weight: float
-    """Its part of the whole distribution: its gated row sum over that of all rows."""
+    """Its gated row sum, divided by that of all rows: its part of the whole distribution."""
     gate: float
-    """By how much the gate multiplies its row."""
+    """The factor by which the gate multiplies its row."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A word, its probability, and the features that make it up, the largest share first."""
+    """A word, its probability, and the parts of it, largest share first."""
 
     word: str
     probability: float
     parts: list[Part]
 
 
-_WHOLE_SENTENCES = "a model of this kind scores whole sentences; SNM and backoff models go word by word"
+_WHOLE_SENTENCES = "a model of this kind scores whole sentences only; word by word, use an SNM or backoff model"
 
 
 class LanguageModel(ABC):
@@ -56,25 +56,25 @@ class LanguageModel(ABC):
 
     @abstractmethod
     def distribution(self, context: np.ndarray) -> np.ndarray:
-        """P(w | context) for every word; `context` begins with `<S>`. (vocabulary,) float64"""
+        """P(w | context) for every word w; `context` begins with `<S>`. (words,) float64"""
 
     @abstractmethod
     def faults(self) -> Iterator[tuple[bool, str]]:
-        """(whether it is wrong, what is wrong) of everything that can be checked without a text."""
+        """Check everything that needs no text: (whether a check failed, what is wrong) for each check."""
 
     def score(self, sentence: str) -> float:
-        """log10 of the sentence's probability, its end included."""
+        """log10 probability of a sentence, its end included."""
         return self.score_sentences([sentence])[0]
 
     def score_sentences(self, sentences: Sequence[str]) -> list[float]:
         """log10 probability of each sentence, its end included; NaN for a blank one.
 
-        In a closed vocabulary words outside it are not predicted; they are left out.
+        Words outside a closed vocabulary are left out.
         """
         return [total_score(words) for words in self.score_words(sentences)]
 
     def score_words(self, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
-        """Of each sentence its words and `</S>`, each with its log10 probability; NaN where it has none."""
+        """Each sentence's words and `</S>` with their log10 probabilities; NaN outside a closed vocabulary."""
         tokens = encode_sentences(sentences, self.vocabulary).tokens
         p = self.probabilities(tokens)
         if self.vocabulary.closed:
@@ -96,7 +96,7 @@ class LanguageModel(ABC):
     def start(self) -> bytes:
         """The state at the beginning of a sentence, for `step`.
 
-        A state is the last words, by their ids. Equal states have the same future, so it serves as a key.
+        A state is the ids of the last words. Equal states have the same future, so a state can be a dictionary key.
         """
         raise SettingsError(_WHOLE_SENTENCES)
 
@@ -105,30 +105,30 @@ class LanguageModel(ABC):
         raise SettingsError(_WHOLE_SENTENCES)
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same for many: a word, or its id, after each state. (n, width) uint32 to (n,) and (n, width)
+        """Scores of one word, or word id, after each state, and the states after the words.
 
-        `state_array` makes rows of states, `states[i].tobytes()` is a state again, and `states[chosen]` keeps some. In
-        a closed vocabulary the score of a word outside it is NaN.
+        (n, width) uint32 and (n,) to (n,) and (n, width). `state_array` makes the array, `states[i].tobytes()` is a
+        single state. The score of a word outside a closed vocabulary is NaN.
         """
         raise SettingsError(_WHOLE_SENTENCES)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """log10 P of many words, or ids, after each state: (n, width) and (m,), or (n, m) of each its own, to (n, m).
+        """log10 P of m words, or word ids, after each of n states. (n, width) and (m,) or (n, m), to (n, m)
 
-        With `follow` what a beam search needs: it scores all candidates after all states, and lets some go on.
+        For beam search: score all candidates after all states with `expand`, then `follow` the best.
         """
         raise SettingsError(_WHOLE_SENTENCES)
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """The states of those hypotheses of `expand` that are chosen, by their numbers in its scores, row by row."""
+        """The states of chosen hypotheses: `chosen` are flat indices into the scores of `expand`."""
         raise SettingsError(_WHOLE_SENTENCES)
 
     def state_array(self, states: Sequence[bytes]) -> np.ndarray:
-        """States as the rows of an array, for `steps` and `expand`. (n, width) uint32"""
+        """States as rows of an array, for `steps` and `expand`. (n, width) uint32"""
         return np.frombuffer(bytearray().join(states), np.uint32).reshape(len(states), -1)
 
     def perplexity(self, text: Text | Iterable[str], threads: int = 1) -> PerplexityReport:
-        """Perplexity of an encoded text, or of sentences, one a string; an open file is such a thing."""
+        """Perplexity of an encoded text, or of sentences: a list of strings, or an open file."""
         if not isinstance(text, Text):
             text = encode_lines(text, self.vocabulary)
         if not text.events:
@@ -148,19 +148,19 @@ class LanguageModel(ABC):
         )  # fmt: skip
 
     def explain(self, sentence: str) -> list[Explanation]:
-        """For every word of the sentence and its end: which features fired, and what each brought."""
-        raise SettingsError("only an SNM model is a sum that can be explained part by part; this one is not")
+        """The features that contribute to each word of a sentence and to its end."""
+        raise SettingsError(f"only the probabilities of an SNM can be explained; {self.path} is not one")
 
     def move_to(self, engine: str) -> None:
-        """Score texts on a GPU (`gpu`) from now on, or on the CPU again (`cpu`); a neural model can."""
-        raise SettingsError(f"only a neural model is scored on a GPU; {self.path} is not one")
+        """Score texts on the GPU (`gpu`) or the CPU (`cpu`) from now on. For neural models."""
+        raise SettingsError(f"only a neural model can use a GPU for scoring; {self.path} is not one")
 
     def context(self, text: str) -> np.ndarray:
         """`<S>` and the ids of the words of `text`."""
         return np.concatenate([[BEGIN], self.vocabulary.ids_of(split_words(text))]).astype(np.uint32)
 
     def next_words(self, text: str = "", k: int = 10) -> list[tuple[str, float]]:
-        """The k likeliest words after the words of `text` at the start of a sentence, likeliest first."""
+        """The k most probable words after `text`, the beginning of a sentence; the most probable first."""
         if k < 1:
             raise SettingsError(f"k is {k}; expected 1 or more")
         p = self.distribution(self.context(text))
@@ -172,7 +172,7 @@ class LanguageModel(ABC):
         self, seed: int | Sequence[int] | None = None, prompt: str = "", max_words: int = 100,
         temperature: float = 1.0, unknown: bool = False,
     ) -> str:  # fmt: skip
-        """A sentence drawn from the model; `<UNK>` is not drawn unless `unknown` says so."""
+        """Sample a sentence from the model; `<UNK>` only with `unknown`."""
         if not 0 < temperature < math.inf:
             raise SettingsError(f"temperature is {temperature}; expected a number above 0")
         if np.any(np.asarray(seed or 0) < 0):
@@ -193,16 +193,16 @@ class LanguageModel(ABC):
 
 
 def total_score(words: list[tuple[str, float]]) -> float:
-    """log10 probability of a sentence from those of its words, words without one left out; NaN for no words."""
+    """log10 probability of a sentence: the sum over its words without NaNs; NaN for no words."""
     return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
 
 
 @dataclass(frozen=True)
 class PerplexityReport:
-    """Perplexity of a text. Targets are all words and every `</S>`.
+    """Perplexity of a text, over all words and every `</S>`.
 
-    In an open vocabulary `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed one they are
-    not predicted and not counted. `ppl_no_oov` leaves them out in both.
+    In an open vocabulary `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed one it leaves them out.
+    `ppl_no_oov` always leaves them out.
     """
 
     sentences: int

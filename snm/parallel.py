@@ -1,4 +1,4 @@
-"""Threads over kernels that release the GIL."""
+"""Thread pools, for kernels that release the GIL."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Made = TypeVar("Made")
 
 
 def default_threads() -> int:
-    """Cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:
-    """Call `work` on every item, in order with one thread, on a pool with more; the first error ends it."""
+    """Call `work` on every item, with several threads in any order. The first error stops the rest."""
     if threads <= 1:
         for item in items:
             work(item)
@@ -30,18 +30,18 @@ def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> 
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
-        except BaseException:  # an interrupt too: what has not begun is not begun any more
+        except BaseException:  # an interrupt too: do not start further items
             pool.shutdown(cancel_futures=True)
             raise
 
 
 def ahead(threads: int) -> int:
-    """How many items `ordered` works on ahead of the one that is taken."""
+    """Number of items that `ordered` processes ahead of the one that it yields."""
     return 2 * threads if threads > 1 else 0
 
 
 def ordered(work: Callable[[Item], Made], items: Iterable[Item], threads: int) -> Iterator[Made]:
-    """What `work` makes of every item, in their order; with several threads a few items are worked on ahead."""
+    """The results of `work` in the order of the items. Several threads process a few items ahead."""
     if threads <= 1:
         yield from map(work, items)
         return
@@ -60,10 +60,10 @@ def ordered(work: Callable[[Item], Made], items: Iterable[Item], threads: int) -
 
 
 def shares(start: int, stop: int, n: int) -> list[tuple[int, int]]:
-    """[start, stop) cut into at most n ranges of nearly equal length, none of them empty."""
+    """[start, stop) cut into at most n ranges of nearly equal length; none is empty."""
     return between([start + (stop - start) * i // n for i in range(n + 1)])
 
 
 def between(edges: list[int]) -> list[tuple[int, int]]:
-    """The ranges between successive edges that are not empty."""
+    """The non-empty ranges between successive edges."""
     return [(a, b) for a, b in pairwise(edges) if b > a]

@@ -10,7 +10,6 @@ gate stay.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from snm.loading import load
 from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
-from snm.progress import Progress, silent
+from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.model import SnmModel
 from snm.scoring.texts import TextScorer
 from snm.settings import NEURAL, Settings
@@ -61,8 +60,6 @@ MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
 ROW_BYTES, LINK_BYTES = 30, 13  # disk of a row and of a link, arrays that are dropped later included
 COUNT_ARRAYS = {"features": "<u8", "feature_counts": "<u4", "offsets": "<i8", "targets": "<u4", "link_counts": "<u4"}
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def train(
     dev: Sources = (),
     force: bool = False,
     progress: Progress = silent,
-    notify: Notify = lambda message: None,
+    notify: Notify = ignore,
 ) -> LanguageModel:
     """Train a model on text and write it to the folder `output`.
 
@@ -350,7 +347,8 @@ def adjust(
     if report.perplexities:
         steps = " → ".join(f"{p:.2f}" for p in report.perplexities)
         job.notify(f"held-out perplexity {steps}; kept pass {report.best_pass}")
-    return adjustment, _describe_training(s, engine.name, adjustment, report)
+    used = (0 if texts.fitted is None else texts.fitted.events) if events is None else events.events
+    return adjustment, {**_describe_training(s, engine.name, adjustment, report), "events_used": used}
 
 
 def _held_out_rows(job: Job, texts: Texts, extractor: Extractor) -> tuple[HeldOut | None, HeldOut | None]:

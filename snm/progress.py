@@ -1,4 +1,4 @@
-"""How long work tells how far it is, without knowing who listens."""
+"""Progress reports and messages, which long work hands to whoever called it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from contextlib import AbstractContextManager, contextmanager
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
-"""`with progress(label, total) as advance: … advance(n)`; total 0 where it is not known."""
+"""`with progress(label, total) as advance: ... advance(n)`; total is 0 where it is not known."""
+Notify = Callable[[str], None]
+"""Receives one-line messages."""
 
 
-def ignore(n: int) -> None:
-    """An `Advance` that nobody listens to."""
+def ignore(report: object) -> None:
+    """An `Advance` or a `Notify` that does nothing."""
 
 
 @contextmanager
 def silent(label: str, total: int) -> Iterator[Advance]:
-    """No progress shown: the default of the library, which never prints."""
+    """A `Progress` that shows nothing: the default of the library, which never prints."""
     yield ignore

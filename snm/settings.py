@@ -1,4 +1,4 @@
-"""Everything that `train` can be asked for beside the text."""
+"""The settings of `train`: everything but the text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAPER_RATE = 0.02  # of AdaGrad with the paper's metafeatures: the paper gives n
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that `train` can be asked for beside the text. `memory` is in bytes.
+    """The settings of `train`: everything but the text. `memory` is in bytes.
 
     `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
     softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, by default the preset `small`;
@@ -107,7 +107,7 @@ class Settings:
 
 def paper_settings(
     features: str = "snm5", metafeatures: str = "all", feature_buckets: str = "double", link_buckets: str = "double",
-    optimiser: str = "adagrad", **more: Any,
+    merge: bool = False, optimiser: str = "adagrad", **more: Any,
 ) -> Settings:  # fmt: skip
     """The settings that train as the paper does, unless the arguments say otherwise.
 
@@ -117,7 +117,7 @@ def paper_settings(
     """
     if FeatureSpec(features).has_classes:
         raise SettingsError(f"features {features!r} use word classes, which the paper does not have; leave them out")
-    chosen = MetafeatureSet.parse(metafeatures, feature_buckets, link_buckets, merge=False)
+    chosen = MetafeatureSet.parse(metafeatures, feature_buckets, link_buckets, merge)
     rate = PAPER_RATE if optimiser == "adagrad" else None
     training = {"events": ALL_EVENTS, "rate": rate, **more.pop("training", {})}
     how = TrainingSettings(metafeatures=chosen, optimiser=optimiser, start=0.0, **training)

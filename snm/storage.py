@@ -1,7 +1,7 @@
-"""The model on disk: a folder of plain arrays, the vocabulary, and a manifest. See docs/format.md.
+"""Model folders: plain arrays, the vocabulary, and a manifest. docs/format.md specifies them.
 
-A model is written to a temporary folder beside its final place, synced, and renamed last, so that a
-folder with the final name is always whole. The manifest is the last file written inside.
+A model is written to a hidden folder beside its final path, synced, and renamed last, so a folder with the final name
+is always complete. The manifest is the last file written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from snm import parallel
+from snm import memory, parallel
 from snm.errors import FormatError, SettingsError
 
 FORMAT = "snm-model"
@@ -30,23 +30,24 @@ VERSION = 3
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
 MADV_POPULATE_READ = 22  # of Linux; Python has no name for it
-WRITTEN = 4 << 20  # bytes, at a time
-WRITTEN_TOGETHER = 32 << 20
-"""The same of arrays with random look-ups. What is written in large pieces Linux keeps and maps in large pages:
-look-ups take up to a quarter less time."""
+NPY_HEADER = 128  # bytes of the header of a one-dimensional .npy file
+CHUNK_BYTES = 4 << 20  # written at a time
+LARGE_CHUNK_BYTES = 32 << 20
+"""The same for arrays with random look-ups. Linux caches large writes in huge pages and maps those: look-ups take up to
+a quarter less time."""
 
 
 class ArrayWriter:
-    """A one-dimensional .npy file that is written a block at a time."""
+    """A one-dimensional .npy file that is written block by block."""
 
-    def __init__(self, path: Path, dtype: str, together: int = WRITTEN) -> None:
-        """As many bytes are written at once as `together` says, each time from a multiple of it on."""
-        self.path, self.dtype, self.length, self._together = path, np.dtype(dtype), 0, together
-        self._file: IO[bytes] = open(path, "wb", buffering=together)  # noqa: SIM115
+    def __init__(self, path: Path, dtype: str, chunk_bytes: int = CHUNK_BYTES) -> None:
+        """Every write to the file is one chunk: `chunk_bytes` from a multiple of `chunk_bytes` on."""
+        self.path, self.dtype, self.length, self._chunk_bytes = path, np.dtype(dtype), 0, chunk_bytes
+        self._file: IO[bytes] = open(path, "wb", buffering=chunk_bytes)  # noqa: SIM115
         self._write_header()
 
     def _write_header(self) -> None:
-        # NumPy pads the header so that the length can grow to any size in place
+        # NumPy pads the header, so the length can grow in place
         header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)}
         self._file.seek(0)
         np.lib.format.write_array_header_1_0(self._file, header)
@@ -54,7 +55,7 @@ class ArrayWriter:
     def append(self, block: np.ndarray) -> None:
         left = memoryview(np.ascontiguousarray(block, self.dtype).view(np.uint8))  # type: ignore[arg-type]
         while left:
-            size = self._together - self._file.tell() % self._together
+            size = self._chunk_bytes - self._file.tell() % self._chunk_bytes
             self._file.write(left[:size])
             left = left[size:]
         self.length += len(block)
@@ -66,7 +67,7 @@ class ArrayWriter:
 
 
 class ModelWriter:
-    """Writes a model folder; nothing is left at `path` unless the whole of it was written."""
+    """Writes a model folder. `path` does not exist, or stays as it was, until the model is complete."""
 
     def __init__(self, path: str | Path, force: bool = False) -> None:
         self.path, self.force = Path(os.path.realpath(path)), force
@@ -75,10 +76,10 @@ class ModelWriter:
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.force = True  # an empty folder
         elif self.path.exists() and not (self.path / MANIFEST).is_file():
-            raise SettingsError(f"{path} exists and is not a model; it is left alone, choose another name")
+            raise SettingsError(f"{path} exists and is not a model; choose another name")
         elif self.path.exists() and not force:
             raise SettingsError(
-                f"{path} exists already; choose another name, or force it (--force, in Python force=True)"
+                f"{path} exists already; choose another name, or replace it with --force (in Python force=True)"
             )
         self.folder = self._hidden_name()
         self._arrays: dict[str, ArrayWriter] = {}
@@ -86,23 +87,22 @@ class ModelWriter:
     def _hidden_name(self) -> Path:
         return self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}"
 
-    def array(self, name: str, dtype: str, together: int = WRITTEN) -> ArrayWriter:
+    def array(self, name: str, dtype: str, chunk_bytes: int = CHUNK_BYTES) -> ArrayWriter:
         """A new array of the model."""
-        self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype, together)
+        self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype, chunk_bytes)
         return self._arrays[name]
 
     def append(self, name: str, block: np.ndarray) -> None:
-        """Add a block to an array."""
         self._arrays[name].append(block)
 
     def scratch(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A zeroed uint32 array on disk that is gone when this process is."""
+        """A zeroed uint32 array in a temporary file on disk."""
         with tempfile.TemporaryFile(dir=self.folder) as file:
-            os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)) * 4)  # a full disk is told now, not by a crash
+            os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)) * 4)  # a full disk raises here, not in a kernel
             return np.memmap(file, np.uint32, "r+", shape=shape)
 
     def spool(self, chunks: Iterable[np.ndarray]) -> np.ndarray:
-        """One uint32 array of chunks, on disk: like `scratch`."""
+        """Join chunks into one uint32 array in a temporary file on disk."""
         with tempfile.TemporaryFile(dir=self.folder) as file:
             for chunk in chunks:
                 file.write(np.ascontiguousarray(chunk, np.uint32).data)
@@ -111,28 +111,27 @@ class ModelWriter:
             return np.asarray(np.memmap(file, np.uint32, "r+", shape=(length,))) if length else np.empty(0, np.uint32)
 
     def load(self, name: str) -> np.ndarray:
-        """An array that has been written, mapped."""
+        """Map an array that has been written."""
         self._arrays[name].close()
         return open_array(self._arrays[name].path)
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """A part of an array that has been written, in memory of its own: mapped pages would count as ours."""
+        """Copy a part of an array that has been written: mapped pages would count as memory of this process."""
         array = self._arrays[name]
         array.close()
-        return np.fromfile(array.path, array.dtype, stop - start, offset=128 + start * array.dtype.itemsize)
+        return np.fromfile(array.path, array.dtype, stop - start, offset=NPY_HEADER + start * array.dtype.itemsize)
 
     def drop(self, name: str) -> None:
-        """Take out an array that was needed on the way only."""
+        """Delete an array that the finished model does not need."""
         self._arrays[name].close()
         self._arrays.pop(name).path.unlink()
 
     def close(self) -> None:
-        """All arrays are written."""
         for array in self._arrays.values():
             array.close()
 
     def finish(self, manifest: dict[str, Any], threads: int = 1) -> None:
-        """Sync everything, write the manifest, and give the folder its name."""
+        """Write the manifest, sync all files, and rename the folder."""
         self.close()
         files = sorted(p for p in self.folder.rglob("*") if p.is_file())
         entries: dict[str, Any] = {}
@@ -145,9 +144,9 @@ class ModelWriter:
             _sync(path)
 
         parallel.run(describe, files, threads)
-        whole = {"format": FORMAT, "version": VERSION, **manifest, "files": dict(sorted(entries.items()))}
+        manifest = {"format": FORMAT, "version": VERSION, **manifest, "files": dict(sorted(entries.items()))}
         path = self.folder / MANIFEST
-        path.write_text(json.dumps(whole, indent=1) + "\n")
+        path.write_text(json.dumps(manifest, indent=1) + "\n")
         _sync(path)
         self._rename()
 
@@ -164,7 +163,7 @@ class ModelWriter:
                 os.rename(old, self.path)
             kept, self.folder = self.folder, Path()
             raise SettingsError(
-                f"cannot rename to {self.path}: {error.strerror} (was it made by another run?); the model is in {kept}"
+                f"cannot rename to {self.path}: {error.strerror} (did another run write it?); the model is in {kept}"
             ) from error
         _sync(self.path.parent)
         if old is not None:
@@ -175,7 +174,7 @@ class ModelWriter:
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise SettingsError(f"cannot write to {self.path.parent}: {error.strerror}") from error
-        except BaseException:  # an interrupt, just after it was made
+        except BaseException:  # an interrupt just after mkdir
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
         return self
@@ -184,7 +183,7 @@ class ModelWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for array in self._arrays.values():
-            with suppress(OSError):  # a full disk has been told already
+            with suppress(OSError):  # a full disk has raised its error already
                 array.close()
         if self.folder.name and self.folder.exists():
             shutil.rmtree(self.folder)
@@ -204,31 +203,27 @@ def file_sha256(path: Path) -> str:
 
 
 def open_array(path: Path) -> np.ndarray:
-    """An array mapped into memory. Mapped copy-on-write, so that kernels see one kind of array everywhere.
-
-    What is read from disk then comes in large pages, where Linux can: see WRITTEN_TOGETHER.
-    """
+    """Map an array. Copy-on-write, because kernels are compiled for writable arrays."""
     try:
-        array: np.ndarray = np.load(path, mmap_mode="c" if path.stat().st_size > 128 else None)
+        array: np.ndarray = np.load(path, mmap_mode="c" if path.stat().st_size > NPY_HEADER else None)
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: not a readable array ({error}); rebuild the model") from error
     mapping = _mapping_of(array)
-    if mapping is not None and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # of a kernel without them
-            mapping.madvise(mmap.MADV_HUGEPAGE)
+    if mapping is not None:
+        memory.use_huge_pages(mapping)
     return np.asarray(array)
 
 
-def map_whole(arrays: Iterable[np.ndarray]) -> None:
-    """Have the pages of mapped arrays at hand before they are read, all at once, where memory holds them easily.
+def prefault(arrays: Iterable[np.ndarray]) -> None:
+    """Load the memory pages of mapped arrays before they are read, unless they take more than half the memory.
 
-    Page by page, as they are read, takes the system five times as long; and from a disk they come in their order.
+    Page faults one by one take five times as long, and read from disk in random order.
     """
     mappings = [mapping for array in arrays if (mapping := _mapping_of(array)) is not None]
     if sys.platform != "linux" or 2 * sum(map(len, mappings)) > os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
         return
     for mapping in mappings:
-        with suppress(OSError):  # of a kernel before 5.14
+        with suppress(OSError):  # Linux before 5.14
             mapping.madvise(MADV_POPULATE_READ)
 
 
@@ -240,7 +235,7 @@ def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a model folder, checked as far as it can be without reading the arrays."""
+    """Read the manifest of a model folder; validate the format and the sizes of all files."""
     path = Path(path)
     if not path.exists():
         raise FormatError(f"{path}: no such model")
@@ -269,7 +264,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_files(path: Path) -> None:
-    """Compare every file's checksum with the manifest's."""
+    """Raise an error if a file's checksum differs from the manifest's."""
     for name, entry in read_manifest(path)["files"].items():
         if file_sha256(path / name) != entry.get("sha256"):
             raise FormatError(f"{path / name}: its checksum differs from the manifest's; restore or rebuild the model")

@@ -1,4 +1,4 @@
-"""What several test files need: small corpora, generated and real."""
+"""Texts and helpers that several test files use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ settings.load_profile("snm")
 
 
 def train(*arguments: Any, **more: Any) -> RowModel:
-    """`snm.train`, of a model of rows."""
+    """`snm.train` of an SNM or backoff model."""
     model = pipeline.train(*arguments, **more)
     assert isinstance(model, RowModel)
     return model
@@ -42,13 +42,13 @@ def vocabulary_of(size: int, closed: bool = False) -> Vocabulary:
 
 
 def random_text(seed: int, sentences: int = 40, words: int = 12, longest: int = 14) -> Text:
-    """Sentences with repetitions, so that counts above one are common."""
+    """Random sentences of few words, so that counts above one are common."""
     random = np.random.default_rng(seed)
     return text_of([(2 + random.zipf(1.6, random.integers(1, longest)) % words).tolist() for _ in range(sentences)])
 
 
 def write_bigrams(path: Path, seed: int, sentences: int, words: int, followers: int) -> Path:
-    """A file of text in which four words of five are one of a few followers of the word before."""
+    """A file of random text; four of five words are one of a few successors of the word before."""
     random = np.random.default_rng(seed)
     follow = random.integers(0, words, (words, followers))
     lines, word = [], 0
@@ -75,7 +75,7 @@ SMALL_SKIPS = "ngram(0..3) + skip(r=1..2, s=1..2, words=1..3) + skip(r=1, s=1..*
 
 @pytest.fixture(scope="session")
 def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small training text with grammar enough to learn something from."""
+    """A small training text with a simple grammar."""
     random = np.random.default_rng(7)
     subjects, verbs, objects = (
         ["the cat", "a dog", "the old man"],
@@ -99,7 +99,7 @@ def model_path(corpus_file: Path) -> Path:
 
 
 def shared_data(*parts: str) -> Path:
-    """Real text beside the repository; the test is skipped where there is none."""
+    """Real text beside the repository; without it, the test is skipped."""
     root = Path(os.environ.get("SNM_DATA", Path(__file__).parents[2] / "shared" / "data"))
     path = root.joinpath(*parts)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""The rooms of the package: what may import what, and what opening a model imports."""
+"""The layers of the package: which modules may import which, and what opening a model imports."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def test_no_import_points_upward() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """Imports inside functions and for type checking count, too."""
+    """Imports inside functions and for type checking count too."""
     assert GRAPH["cycles"]() == []
 
 
-def test_every_module_has_a_room() -> None:
+def test_every_module_has_a_layer() -> None:
     for module in GRAPH["modules"]():
         GRAPH["level_of"](module)
 
 
-def test_the_picture_is_up_to_date() -> None:
+def test_the_import_graph_is_up_to_date() -> None:
     assert (ROOT / "docs" / "import-graph.svg").read_text() == GRAPH["draw"](), "run: make docs"
 
 

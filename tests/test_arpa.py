@@ -1,4 +1,4 @@
-"""ARPA files: out and in again, and files of other toolkits."""
+"""ARPA files: export, import, and files of other toolkits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_all_ngrams_of_the_text_are_found(model: BackoffModel, corpus_file: Path
             assert found == set(expected)
 
 
-def test_the_head_counts_what_follows(model: BackoffModel) -> None:
+def test_the_header_has_the_number_of_ngrams(model: BackoffModel) -> None:
     text = text_of(model)
     head, *sections = text.split("\n\n")
     said = [int(line.partition("=")[2]) for line in head.split("\n")[1:]]
@@ -52,7 +52,7 @@ def test_the_head_counts_what_follows(model: BackoffModel) -> None:
     assert text.endswith("\\end\\\n")
 
 
-def test_out_and_in_again(model: BackoffModel, corpus_file: Path, tmp_path: Path) -> None:
+def test_exported_and_imported_models_agree(model: BackoffModel, corpus_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.arpa.gz"
     path.write_bytes(gzip.compress(text_of(model).encode()))
     again = read_arpa(path, tmp_path / "m")
@@ -109,15 +109,15 @@ def test_without_unk_the_vocabulary_is_closed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("\\data\\", "hello", "is no ARPA file"),
-        ("ngram 2=3", "ngram 2=4", "3 2-grams; its head says 4"),
+        ("\\data\\", "hello", "is not an ARPA file"),
+        ("ngram 2=3", "ngram 2=4", "3 2-grams; expected 4"),
         ("ngram 2=3", "ngram 2=2", "expected 2 n-grams"),
         ("\\2-grams:", "\\3-grams:", "expected \\\\2-grams:"),
-        ("<s> cat", "<s> bird", "a word or number that is none"),
-        ("-0.39794", "x", "a word or number that is none"),
+        ("<s> cat", "<s> bird", "expected numbers, and words of the 1-grams"),
+        ("-0.39794", "x", "expected numbers, and words of the 1-grams"),
     ],
 )
-def test_a_damaged_file(tmp_path: Path, old: str, new: str, what: str) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, old: str, new: str, what: str) -> None:
     path = tmp_path / "bad.arpa"
     path.write_text(GOLDEN.replace(old, new, 1))
     with pytest.raises(FormatError, match=what):
@@ -125,17 +125,17 @@ def test_a_damaged_file(tmp_path: Path, old: str, new: str, what: str) -> None:
     assert not (tmp_path / "m").exists()
 
 
-def test_the_commands(model: BackoffModel, model_path: Path, tmp_path: Path) -> None:
+def test_export_and_import_commands(model: BackoffModel, model_path: Path, tmp_path: Path) -> None:
     ok("export", model.path, tmp_path / "a.arpa")
     assert (tmp_path / "a.arpa").read_text() == text_of(model) == ok("export", model.path)
     ok("import", tmp_path / "a.arpa", "-o", tmp_path / "m")
     assert "estimation" in ok("info", tmp_path / "m")
-    assert "no backoff model" in fails("export", model_path, tmp_path / "b.arpa")
+    assert "not a backoff model" in fails("export", model_path, tmp_path / "b.arpa")
     assert "cannot read" in fails("import", tmp_path / "nowhere", "-o", tmp_path / "n")
 
 
 def test_kneser_ney_writes_the_golden_file(tmp_path: Path) -> None:
-    """Made with this program; `lmplz -o 3 --discount_fallback` gives the same 423 n-grams within 6e-7."""
+    """The file was made with SNM; `lmplz -o 3 --discount_fallback` gives the same 423 n-grams within 6e-7."""
     golden = Path(__file__).parent / "golden"
     train(golden / "text.txt", tmp_path / "m", Settings(model="kn", order=3, min_count=1))
     found, expected = text_of(BackoffModel(tmp_path / "m")), (golden / "kneser-ney.arpa").read_text()

@@ -1,4 +1,4 @@
-"""Word classes: what the exchange finds, and models that use them."""
+"""Word classes: learning them, and models that use them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def likelihood(text: Text, classes: np.ndarray) -> float:
     return log - 2 * sum(n * math.log(n) for n in singles.values())
 
 
-def test_words_of_a_kind_come_together() -> None:
+def test_words_of_one_part_of_speech_share_a_class() -> None:
     classes = learn_classes(grammar(), 33, 6)
     assert classes.dtype == np.uint16
     assert classes[:3].tolist() == [0, 1, 2]
@@ -47,7 +47,7 @@ def test_words_of_a_kind_come_together() -> None:
     assert len(set(classes.tolist())) == 6
 
 
-def test_it_beats_random_classes_and_comes_out_the_same() -> None:
+def test_classes_beat_random_ones_and_are_reproducible() -> None:
     text = random_text(2, 400, 30, 20)
     found = learn_classes(text, 32, 8)
     assert np.array_equal(found, learn_classes(text, 32, 8))
@@ -70,12 +70,12 @@ def test_too_few_or_too_many_classes_are_refused(wrong: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["class(r=0, a=1)", "class(a=1..2, r=0..1)", "class(s=0)", "class(r=1, s=1..*, a=0)"])
-def test_class_features_that_make_no_sense_are_refused(text: str) -> None:
+def test_invalid_class_features_are_refused(text: str) -> None:
     with pytest.raises(SpecError):
         FeatureSpec(text)
 
 
-def test_a_specification_is_read_as_it_is_written() -> None:
+def test_a_class_specification_is_parsed() -> None:
     spec = FeatureSpec("class(r=1..2, a=0) + class(r=1, s=1..3, a=1, tied)")
     assert FeatureSpec(spec.text) == spec
     assert [str(t) for t in spec.types] == ["1-gram", "class (1, 0, 0)", "class (2, 0, 0)", "class (1, *, 1)"]

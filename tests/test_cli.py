@@ -1,4 +1,4 @@
-"""The command line as a person meets it: output, exit codes, one-line errors."""
+"""The command line: output, exit codes, one-line errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import time
 from functools import partial
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 import snm
 from snm.cli.main import main
+from snm.features.specification import FeatureSpec
+from snm.loading import load
 from snm.storage import ArrayWriter
 
 SENTENCE = "the cat sees fish"
@@ -33,14 +36,14 @@ def ok(*arguments: object, text: str | None = None) -> str:
 
 
 def fails(*arguments: object, text: str | None = None) -> str:
-    """The one line that a mistake gets."""
+    """Run a command that must fail; return the line of its error."""
     result = run(*arguments, text=text)
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
     return result.stderr.strip().split("\n")[-1]
 
 
-def test_train_then_everything(corpus_file: Path, tmp_path: Path) -> None:
+def test_every_command_on_a_trained_model(corpus_file: Path, tmp_path: Path) -> None:
     """The tour of the README."""
     model = tmp_path / "my.model"
     trained = json.loads(ok("train", corpus_file, "-o", model, "--preset", "snm5-skip", "--threads", "1", "--json"))
@@ -51,7 +54,7 @@ def test_train_then_everything(corpus_file: Path, tmp_path: Path) -> None:
     assert "perplexity" in ok("ppl", model, corpus_file)
     assert "features" in ok("info", model)
     assert json.loads(ok("info", model, "--json"))["kind"] == "snm"
-    assert "away from 1" in ok("verify", model, corpus_file, "--contexts", "50")
+    assert "differs from 1 by at most" in ok("verify", model, corpus_file, "--contexts", "50")
     assert json.loads(ok("verify", model, "--contexts", "20", "--json"))["worst"] < 1e-5
 
 
@@ -63,7 +66,7 @@ def test_messages_go_to_standard_error(corpus_file: Path, tmp_path: Path) -> Non
     assert run("train", corpus_file, "-o", tmp_path / "n", "--quiet", "--threads", "1").stderr == ""
 
 
-def test_score_gives_a_line_a_line(model_path: Path, tmp_path: Path) -> None:
+def test_score_prints_a_line_for_each_line(model_path: Path, tmp_path: Path) -> None:
     model = snm.load(model_path)
     lines = [SENTENCE, "", "a dog eats"]
     output = ok("score", model_path, text="\n".join(lines) + "\n").split("\n")
@@ -137,7 +140,7 @@ def test_training_options_reach_the_model(corpus_file: Path, tmp_path: Path) -> 
     assert manifest["features"] == "ngram(0..1)"
 
 
-def test_standard_input_is_a_text(corpus_file: Path, tmp_path: Path) -> None:
+def test_training_on_standard_input(corpus_file: Path, tmp_path: Path) -> None:
     ok("train", "-", "-o", tmp_path / "m", "--threads", "1", text=corpus_file.read_text())
     assert json.loads(ok("ppl", tmp_path / "m", "-", "--json", text=SENTENCE))["tokens"] == 5
     assert json.loads(ok("ppl", tmp_path / "m", "--json", text=SENTENCE))["tokens"] == 5
@@ -162,10 +165,10 @@ def test_families_are_imported(corpus_file: Path, tmp_path: Path, monkeypatch: p
     assert "cannot import" in fails("ppl", "m", corpus_file, "--import", "nowhere_to_be_found")
 
 
-# -- mistakes
+# -- errors
 
 
-def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(corpus_file: Path, model_path: Path, tmp_path: Path) -> None:
     out = ("-o", tmp_path / "m")
     empty = tmp_path / "empty"
     empty.write_text("")
@@ -216,7 +219,7 @@ def test_mistakes_get_one_line(corpus_file: Path, model_path: Path, tmp_path: Pa
     assert not (tmp_path / "m").exists()
 
 
-def test_scoring_stops_at_bad_text_but_keeps_what_came_before(model_path: Path, tmp_path: Path) -> None:
+def test_scoring_stops_at_bad_text_and_prints_earlier_scores(model_path: Path, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_text(SENTENCE + "\n")
     bad.write_bytes(b"caf\xe9\n")
@@ -227,7 +230,7 @@ def test_scoring_stops_at_bad_text_but_keeps_what_came_before(model_path: Path, 
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_training_leaves_nothing(tmp_path: Path, signal_: signal.Signals) -> None:
+def test_interrupted_training_leaves_no_files(tmp_path: Path, signal_: signal.Signals) -> None:
     """Interrupted while it waits for standard input."""
     command = [sys.executable, "-m", "snm", "train", "-", "-o", str(tmp_path / "m")]
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs are started deaf to it
@@ -245,7 +248,7 @@ def test_an_interrupted_training_leaves_nothing(tmp_path: Path, signal_: signal.
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_signal_that_somebody_catches_is_sent_again_and_clearing_up_is_not_interrupted() -> None:
+def test_a_caught_signal_is_sent_again_and_cleanup_is_not_interrupted() -> None:
     code = (
         "import os, signal, sys, time; from snm.cli.terminal import Interrupts\n"
         "with Interrupts():\n"
@@ -260,7 +263,7 @@ def test_a_signal_that_somebody_catches_is_sent_again_and_clearing_up_is_not_int
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], [], *([c, "--help"] for c in main.commands)])
 def test_help_needs_no_numba(arguments: list[str]) -> None:
-    """Every command explains itself, fast: neither NumPy nor Numba is imported for it."""
+    """The help imports neither NumPy nor Numba, so it is fast."""
     code = (
         "import sys; from snm.cli import main\n"
         "try: main(sys.argv[1:])\n"
@@ -273,7 +276,7 @@ def test_help_needs_no_numba(arguments: list[str]) -> None:
     assert "Usage" in found.stdout + found.stderr or "version" in found.stdout
 
 
-def test_a_full_disk_leaves_nothing(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_files(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(ArrayWriter):
         def append(self, block: np.ndarray) -> None:
             raise OSError(28, "No space left on device")
@@ -290,7 +293,7 @@ def test_the_module_is_the_command() -> None:
     assert found.stdout.strip() == f"snm, version {snm.__version__}"
 
 
-def test_a_closed_pipe_is_no_error(model_path: Path) -> None:
+def test_a_closed_pipe_ends_quietly(model_path: Path) -> None:
     """`snm score MODEL | head` ends quietly."""
     command = f"yes '{SENTENCE}' | head -200000 | {sys.executable} -m snm score {model_path} | head -2"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
@@ -301,5 +304,42 @@ def test_a_closed_pipe_is_no_error(model_path: Path) -> None:
 def test_demo(tmp_path: Path) -> None:
     text = ok("demo", "-o", tmp_path / "models", "--threads", "2")
     assert text.count("perplexity") == 3
-    assert "add up to 1" in text
+    assert "sum to 1" in text
     assert snm.load(tmp_path / "models" / "medium").next_words("the")
+
+
+def test_training_as_the_paper_does(corpus_file: Path, tmp_path: Path) -> None:
+    result = run("train", corpus_file, "-o", tmp_path / "m", "--paper", "--threads", "1")
+    m = load(tmp_path / "m").manifest
+    assert m["features"] == str(FeatureSpec("snm5"))
+    t = m["training"]
+    assert (t["feature_buckets"], t["link_buckets"], t["merge"], t["start"]) == ("double", "double", False, 0.0)
+    assert len(t["metafeatures"].split(",")) == 31, "127 with two buckets of both counts"
+    assert (m["gate"], t["prune"], t["optimiser"], t["rate"], t["passes"]) == (None, 1, "adagrad", 0.02, 1)
+    assert t["events_used"] == m["text"]["tokens"]
+    assert "as the paper, except: AdaGrad instead of SGD, weights of 16 bits in the model" in result.stderr
+
+
+def test_options_beside_paper_are_kept_and_listed(corpus_file: Path, tmp_path: Path) -> None:
+    options = ("--optimiser", "sgd", "--preset", "snm5-skip", "--prune", "2", "--events", "500", "--merge")
+    result = run("train", corpus_file, "-o", tmp_path / "m", "--paper", *options)
+    m = load(tmp_path / "m").manifest
+    assert (m["training"]["optimiser"], m["training"]["rate"], m["training"]["prune"]) == ("sgd", 0.002, 2)
+    assert m["features"] == str(FeatureSpec("snm5-skip"))
+    for part in ("merged", "about 500 events", "fewer than 2 times"):
+        assert part in result.stderr
+    assert "AdaGrad" not in result.stderr
+    line = fails("train", corpus_file, "-o", tmp_path / "n", "--paper", "--preset", "medium")
+    assert "word classes, which the paper does not have" in line
+
+
+def test_help_of_train_shows_the_common_options_first_and_the_others_in_groups() -> None:
+    text = run("train", "--help").stdout
+    sections = [part.partition(":")[0] for part in text.split("\n\n") if ":\n  -" in part]
+    assert sections == ["Options", "Vocabulary", "Features", "Estimation", "Neural models", "Resources"]
+    common = text.split("Options:")[1].split("Vocabulary:")[0]
+    assert [name for name in ("--preset", "--paper", "--dev", "--memory") if name not in common] == []
+    assert "--metafeatures" not in common
+    for parameter in main.commands["train"].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.opts[-1] in text

@@ -1,4 +1,4 @@
-"""The documents say what the program does."""
+"""The documents agree with the program."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_every_command_of_the_readme_exists() -> None:
         assert set(re.findall(r"(?<= )--?[a-z]+", rest)) <= options, name
 
 
-def test_the_changelog_knows_the_version() -> None:
+def test_the_changelog_has_the_version() -> None:
     assert f"## {snm.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_specifications_of_the_documents_can_be_read() -> None:
+def test_the_specifications_in_the_documents_can_be_parsed() -> None:
     text = (ROOT / "docs" / "features.md").read_text()
     block = text.split("## The specification language")[1].split("##")[0]
     specs = [line.strip().split("   ")[0] for line in block.split("\n") if line.startswith("    ")]
@@ -65,7 +65,24 @@ def test_the_example_of_a_family_is_the_tested_one() -> None:
         assert line in tested
 
 
-def test_local_links_lead_somewhere() -> None:
+def test_local_links_exist() -> None:
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_every_term_of_the_glossary_is_unique() -> None:
+    tables = (ROOT / "docs" / "glossary.md").read_text().split("| --- | --- |\n")[1:]
+    cells = [cell for table in tables for cell in re.findall(r"^\| (.+?) \|", table.split("\n\n")[0], re.MULTILINE)]
+    terms = [term for cell in cells for term in re.split(r", (?![^(]*\))", cell)]
+    assert len(terms) > 80
+    assert [term for term in set(terms) if terms.count(term) > 1] == []
+
+
+def test_prose_is_wrapped() -> None:
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        if path.name == "benchmarks.md":  # generated, with the benchmarks' own descriptions
+            continue
+        for number, line in enumerate(path.read_text().split("\n"), 1):
+            table_or_link = line.startswith("|") or re.fullmatch(r"\s*(- )?!?\[[^]]*\]\([^)]*\)\W*", line)
+            assert len(line) <= 120 or table_or_link, f"{path.name}:{number} has {len(line)} characters"

@@ -1,4 +1,4 @@
-"""The specification language, the presets, keys, and families of the user's own."""
+"""Features: the specification language, presets, keys, parents, and families."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_ngrams() -> None:
     assert types("ngram(2)") == {"1-gram", "3-gram"}, "the empty feature is always in"
 
 
-def test_skips_meet_all_limits() -> None:
+def test_skip_features_respect_all_limits() -> None:
     assert types("skip(r=1..2, s=1..2, words=1..2)") == {
         "1-gram", "(1, 1, 0)", "(1, 1, 1)", "(2, 1, 0)", "(1, 2, 0)", "(1, 2, 1)", "(2, 2, 0)",
     }  # fmt: skip
@@ -57,14 +57,14 @@ def test_presets_have_the_papers_features() -> None:
         "snm3 + ngram(5)",
     ],
 )
-def test_the_text_of_a_specification_gives_the_same_specification(text: str) -> None:
+def test_the_text_of_a_specification_parses_to_the_same(text: str) -> None:
     spec = FeatureSpec(text)
     again = FeatureSpec(spec.text)
     assert again == spec
     assert again.templates == spec.templates
 
 
-def test_terms_that_overlap_give_each_slot_once() -> None:
+def test_overlapping_terms_give_each_template_once() -> None:
     once = FeatureSpec("ngram(0..3)")
     assert FeatureSpec("ngram(0..3) + ngram(2..3) + snm3").templates == once.templates
 
@@ -86,11 +86,11 @@ def test_terms_that_overlap_give_each_slot_once() -> None:
         ("skip(r=1, s=1..*, a=1)", "needs 'tied'"),
         ("skip(r=1, s=9..*, a=1, tied, cap=3)", "cap=3 lies below"),
         ("skip(r=1, s=1, a=1, loose)", "cannot read 'loose'"),
-        ("skip(r=1..32, s=1..40, words=1..32)", "features for an event; the most is"),
+        ("skip(r=1..32, s=1..40, words=1..32)", "templates; the most is"),
         ("family(nowhere)", "not registered"),
     ],
 )
-def test_a_specification_that_makes_no_sense_is_refused(text: str, what: str) -> None:
+def test_an_invalid_specification_is_refused(text: str, what: str) -> None:
     with pytest.raises(SpecError) as caught:
         FeatureSpec(text)
     assert what in str(caught.value)
@@ -155,7 +155,7 @@ def suffix_pair(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
     return keys
 
 
-def test_a_family_of_ones_own() -> None:
+def test_a_family_defined_by_a_user() -> None:
     text = random_text(4, 30, 10)
     extractor = extractor_of("ngram(0..1) + family(suffix_pair)", text, 12)
     extractor.check_families(text.tokens)
@@ -177,7 +177,7 @@ def test_a_family_of_ones_own() -> None:
     assert np.array_equal(np.concatenate(pieces, axis=1), whole)
 
 
-def test_a_family_that_looks_at_the_target_is_refused() -> None:
+def test_a_family_that_reads_the_target_is_refused() -> None:
     @feature_family("cheat")
     def cheat(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
         return lambda tokens, position: tokens.astype(np.uint64) + np.uint64(1)
@@ -187,7 +187,7 @@ def test_a_family_that_looks_at_the_target_is_refused() -> None:
             extractor_of("family(cheat)", text, 14).check_families(text.tokens)
 
 
-def test_a_family_that_looks_at_the_target_late_in_a_sentence_is_refused() -> None:
+def test_a_family_that_reads_the_target_late_in_a_sentence_is_refused() -> None:
     @feature_family("late_cheat")
     def late_cheat(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
         return lambda tokens, position: np.where(position >= 3, tokens + np.uint64(1), np.uint64(0))
@@ -197,7 +197,7 @@ def test_a_family_that_looks_at_the_target_late_in_a_sentence_is_refused() -> No
         extractor_of("family(late_cheat)", text, 14).check_families(text.tokens)
 
 
-def test_a_family_that_looks_farther_than_it_says_is_refused() -> None:
+def test_a_family_that_reads_beyond_its_span_is_refused() -> None:
     @feature_family("far", span=1)
     def far(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
         def keys(tokens: np.ndarray, position: np.ndarray) -> np.ndarray:
@@ -212,7 +212,7 @@ def test_a_family_that_looks_farther_than_it_says_is_refused() -> None:
         extractor_of("family(far)", text, 14).check_families(text.tokens)
 
 
-def test_a_family_that_returns_something_else_is_refused() -> None:
+def test_a_family_that_returns_a_wrong_array_is_refused() -> None:
     @feature_family("wrong")
     def wrong(vocabulary: Vocabulary):  # type: ignore[no-untyped-def]
         return lambda tokens, position: tokens[:-1]
@@ -227,7 +227,7 @@ def test_a_family_needs_a_plain_name() -> None:
         feature_family("My Family")
 
 
-def test_the_parent_of_a_feature_is_part_of_it() -> None:
+def test_the_parent_of_a_feature_is_contained_in_it() -> None:
     spec = FeatureSpec("ngram(0..3) + skip(r=1..2, s=1..2, words=1..3) + skip(r=2, s=3..4, a=1) + class(r=1..2, a=0)")
     shapes = [(s.r, s.s, s.a, spec.types[s.type_index].classes) for s in spec.templates]
     parents = {shape: shapes[p] for shape, p in zip(shapes, spec.parents, strict=True)}
@@ -235,30 +235,30 @@ def test_the_parent_of_a_feature_is_part_of_it() -> None:
     assert parents[empty] == parents[0, 0, 1, False] == parents[1, 2, 0, False] == parents[1, 0, 0, True] == empty
     assert parents[0, 0, 3, False] == parents[1, 1, 2, False] == (0, 0, 2, False)
     assert parents[2, 2, 1, False] == (1, 2, 1, False)
-    assert parents[2, 4, 1, False] == empty, "its own is not there"
+    assert parents[2, 4, 1, False] == empty, "no template is contained in it"
     assert parents[2, 0, 0, True] == (1, 0, 0, True)
     for name in PRESETS:
         assert all(p < q or q == 0 for q, p in enumerate(FeatureSpec(name).parents))
 
 
-def test_a_second_part_tells_what_the_parent_does_not() -> None:
+def test_a_second_parent_has_a_word_that_the_parent_lacks() -> None:
     spec = FeatureSpec("ngram(0..6) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=2..3, a=0..1, tied)")
     shapes = [(s.r, s.s, s.a) for s in spec.templates]
     kept = np.array([1 if kind.is_ngram and kind.a < 5 else 2 for kind in spec.types])
     seconds = {shape: shapes[p] for shape, p in zip(shapes, spec.second_parents(kept), strict=True)}
-    assert seconds[1, 1, 2] == (1, 2, 1), "without the word that the parent has beside it"
+    assert seconds[1, 1, 2] == (1, 2, 1), "without the adjacent word farthest from the target"
     assert seconds[2, 1, 1] == (1, 2, 1)
     assert seconds[2, 1, 0] == (1, 2, 0)
-    assert seconds[0, 0, 4] == (0, 0, 0), "others were left out where they were seen once"
+    assert seconds[0, 0, 4] == (0, 0, 0), "the skip features are pruned more than this n-gram"
     assert seconds[0, 0, 5] != (0, 0, 0)
-    assert seconds[1, 2, 1] == seconds[1, 3, 1] == (0, 0, 0), "tied: it may have been seen at the farthest place"
+    assert seconds[1, 2, 1] == seconds[1, 3, 1] == (0, 0, 0), "tied: it may have been seen with the longest skip"
     alike = dict(zip(shapes, spec.second_parents(np.ones_like(kept)), strict=True))
-    assert shapes[alike[0, 0, 4]] == (1, 1, 2), "as many words as there are"
+    assert shapes[alike[0, 0, 4]] == (1, 1, 2), "as many words as possible"
 
 
 @pytest.mark.parametrize("prune", [1, 2])
 @pytest.mark.parametrize("spec", ["snm5", "snm10-skip", SMALL_SKIPS])
-def test_what_was_seen_was_seen_in_part(spec: str, prune: int) -> None:
+def test_parents_of_stored_features_are_stored(spec: str, prune: int) -> None:
     text = random_text(31, 200, 20, 25)
     extractor = extractor_of(spec, text, 22)
     rows: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""Models that earlier versions wrote, in `tests/golden`: every version must open them with the same probabilities.
+"""Models that earlier versions wrote, in `tests/golden`: all later versions must give the same probabilities.
 
-Each folder `formatN` was written by the code that introduced it, with the probabilities that code gave. The last bits
-may differ between processors, whose fused operations and vector widths differ.
+Each folder `formatN` was written by the code that introduced the format, with that code's probabilities. The last bits
+may differ between processors, because their fused operations and vector widths differ.
 """
 
 from __future__ import annotations

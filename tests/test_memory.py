@@ -1,4 +1,4 @@
-"""What a process holds, and that training is given no more than it may."""
+"""The memory of a process, and the shares of it that training uses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
 from snm.engines import cpu
 from snm.memory import Peak, resident_bytes
-from snm.progress import silent
+from snm.progress import ignore, silent
 from snm.settings import MIN_MEMORY, Settings
 
 MB = 1 << 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_arrays_count_and_mapped_files_do_not(tmp_path: Path) -> None:
+def test_resident_bytes_include_arrays_but_not_mapped_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(256 * MB))
     before = resident_bytes()
@@ -34,12 +34,12 @@ def test_arrays_count_and_mapped_files_do_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [MIN_MEMORY, 1 << 30, 4 << 30, 8 << 30, 100 << 30])
 @pytest.mark.parametrize("how", [{}, {"optimiser": "sgd"}, {"passes": 3}, {"loss": "multinomial"}])
-def test_the_parts_of_the_memory_are_no_more_than_the_whole(memory: int, how: dict[str, object]) -> None:
+def test_the_memory_shares_sum_to_at_most_one(memory: int, how: dict[str, object]) -> None:
     training = TrainingSettings(**how)  # type: ignore[arg-type]
-    engine = cpu.CpuEngine(Settings(memory=memory, training=training), silent, lambda message: None)
-    events, table = cpu.EVENTS_SHARE * engine.room, engine.max_slots * training.bytes_a_slot
-    assert cpu.PROGRAM + engine.on_their_way + events + cpu.MIN_ROOM <= memory, "while it counts"
-    assert cpu.PROGRAM + events + table <= memory, "while it learns"
+    engine = cpu.CpuEngine(Settings(memory=memory, training=training), silent, ignore)
+    events, table = cpu.EVENTS_SHARE * engine.array_bytes, engine.max_slots * training.bytes_per_slot
+    assert cpu.PROGRAM_BYTES + engine.pending_bytes + events + cpu.MIN_PARTITION_BYTES <= memory, "while it counts"
+    assert cpu.PROGRAM_BYTES + events + table <= memory, "while it learns"
     assert engine.max_slots % 8 == 0
     if memory >= Settings().memory and not how:
         assert engine.max_slots == MAX_DEFAULT_SLOTS

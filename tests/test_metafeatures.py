@@ -1,4 +1,4 @@
-"""Which conjunctions there are, and what the language and the plan make of them."""
+"""Sets of conjunctions: parsing, buckets, plans."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_merging_keeps_the_number_and_halves_the_look_ups() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ablation_takes_out_every_conjunction_that_holds_the_name(name: str) -> None:
+def test_ablation_removes_every_conjunction_with_the_name(name: str) -> None:
     left = MetafeatureSet.parse(f"all, -{name}")
     assert len(left.conjunctions) == 15
     assert not any(name in conjunction for conjunction in left.conjunctions)
@@ -49,19 +49,19 @@ def test_named_conjunctions_and_their_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "colour", "all, -colour", "-feature", "target+"])
-def test_what_makes_no_sense_is_refused(text: str) -> None:
+def test_invalid_conjunctions_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="expected"):
         MetafeatureSet.parse(text)
 
 
-def test_buckets_that_are_not_known_are_refused() -> None:
+def test_unknown_buckets_are_refused() -> None:
     with pytest.raises(SpecError, match="expected single or double"):
         MetafeatureSet.parse("all", "half")
     with pytest.raises(SpecError, match="expected single or double or half"):
         MetafeatureSet.parse("all", "single", "thirds")
 
 
-def test_half_octaves_are_the_oracles_and_leave_the_first_place_of_a_line_free() -> None:
+def test_half_octaves_equal_the_reference_and_leave_the_first_slot_of_a_line_free() -> None:
     counts = [*range(1, 5000), 2**20 - 1, 2**20, 3 * 2**19, 2**31]
     assert [half_octave(n) for n in counts] == [half_octaves(n) for n in counts]
     assert [half_octave(n) for n in (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 15, 16)] == [1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8]

@@ -1,4 +1,4 @@
-"""Mixtures: the best weights there are, behind the same protocol."""
+"""Mixtures: their weights, and the tests of every language model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestMixture(LanguageModelTests):
     def model(self, mixture: MixtureModel) -> MixtureModel:
         return mixture
 
-    def test_it_opens_again_and_is_verified(self, model: MixtureModel) -> None:
+    def test_it_can_be_opened_and_verify_finds_no_fault(self, model: MixtureModel) -> None:
         assert snm.load(model.path).score("the cat") == model.score("the cat")
         assert verify(model.path, contexts=30).worst < 1e-6
 
@@ -80,16 +80,15 @@ def test_a_useless_member_gets_no_weight() -> None:
     assert find_weights(p) == pytest.approx([1, 0], abs=1e-3)
 
 
-def test_a_member_that_is_hardly_worse_gets_no_weight_either() -> None:
-    """EM alone would stop on its way there."""
+def test_a_slightly_worse_member_gets_no_weight() -> None:
+    """EM alone would stop before its weight is 0."""
     random = np.random.default_rng(1)
     best = random.random(1000)
     members = np.stack([best * (1 - 1e-5 * random.random(1000)), best, best * (1 - 1e-3 * random.random(1000))])
     assert find_weights(members).tolist() == [0, 1, 0]
 
 
-def test_members_outlive_their_folders(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
-    """The mixture holds what it needs."""
+def test_a_mixture_does_not_need_the_folders_of_its_members(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
     import shutil
 
     copies = [Path(shutil.copytree(m.path, tmp_path / str(i))) for i, m in enumerate(members[:2])]
@@ -105,7 +104,7 @@ def test_mixtures_can_be_mixed(mixture: MixtureModel, members: list[RowModel], d
     assert again.distribution(again.context("the")).sum() == pytest.approx(1)
 
 
-def test_an_arpa_file_is_a_member(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+def test_an_arpa_file_can_be_a_member(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
     ok("export", members[0].path, tmp_path / "kn.arpa")
     mixed = mix([tmp_path / "kn.arpa", members[1].path], dev, tmp_path / "m")
     same = mix([members[0].path, members[1].path], dev, tmp_path / "n")
@@ -127,7 +126,9 @@ def test_the_same_words_in_another_order_are_mapped(corpus_file: Path, dev: Path
     assert dict(mixed.next_words(context, 100))["sees"] == pytest.approx(expected)
 
 
-def test_other_words_are_refused(corpus_file: Path, members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+def test_different_vocabularies_are_refused(
+    corpus_file: Path, members: list[RowModel], dev: Path, tmp_path: Path
+) -> None:
     small = train(corpus_file, tmp_path / "small", Settings(threads=1, max_words=4))
     closed = train(corpus_file, tmp_path / "closed", Settings(threads=1, closed=True))
     for other in (small, closed):
@@ -145,20 +146,20 @@ def test_one_model_or_no_text_is_refused(members: list[RowModel], tmp_path: Path
         mix([m.path for m in members], empty, tmp_path / "m")
 
 
-def test_the_command(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
+def test_the_mix_command(members: list[RowModel], dev: Path, tmp_path: Path) -> None:
     paths = [m.path for m in members]
     report = json.loads(ok("mix", *paths, "--dev", dev, "-o", tmp_path / "m", "--json"))
     assert sum(report["weights"]) == pytest.approx(1)
     assert "weight" in ok("info", tmp_path / "m")
     assert "perplexity" in ok("ppl", tmp_path / "m", dev)
-    assert "away from 1" in ok("verify", tmp_path / "m", dev, "--contexts", "20")
+    assert "differs from 1 by at most" in ok("verify", tmp_path / "m", dev, "--contexts", "20")
     assert ok("next", tmp_path / "m", "the")
     assert "exists already" in fails("mix", *paths, "--dev", dev, "-o", tmp_path / "m")
     assert "explained" in fails("explain", tmp_path / "m", "the cat")
 
 
 class TestFilesOfProbabilities:
-    """Another program's figures, one a token."""
+    """Files with another program's probabilities, one for each token."""
 
     @pytest.fixture
     def written(self, members: list[RowModel], dev: Path, tmp_path: Path) -> Path:
@@ -168,7 +169,7 @@ class TestFilesOfProbabilities:
         path.write_text("\n".join(map(str, p.tolist())))
         return path
 
-    def test_it_is_the_model_it_comes_from(self, members: list[RowModel], dev: Path, written: Path) -> None:
+    def test_probabilities_of_a_model_give_its_weights(self, members: list[RowModel], dev: Path, written: Path) -> None:
         as_models = weigh([members[0].path, members[2].path], dev)
         as_file = weigh([written, members[0].path], dev, dev, [written])
         assert as_file.weights == pytest.approx(as_models.weights[::-1], abs=1e-5)
@@ -176,30 +177,32 @@ class TestFilesOfProbabilities:
         assert as_file.dev_perplexities == pytest.approx(as_models.dev_perplexities[::-1])
         assert as_file.test_perplexity == pytest.approx(as_file.dev_perplexity)
 
-    def test_log10_is_understood(self, members: list[RowModel], dev: Path, written: Path, tmp_path: Path) -> None:
+    def test_log10_probabilities_are_accepted(
+        self, members: list[RowModel], dev: Path, written: Path, tmp_path: Path
+    ) -> None:
         logs = tmp_path / "logs.txt"
         logs.write_text(" ".join(str(np.log10(float(p))) for p in written.read_text().split()))
         one, other = (weigh([members[0].path, file], dev).dev_perplexity for file in (written, logs))
         assert one == pytest.approx(other)
 
-    def test_the_command_prints_weights(self, members: list[RowModel], dev: Path, written: Path) -> None:
+    def test_the_mix_command_prints_weights(self, members: list[RowModel], dev: Path, written: Path) -> None:
         out = ok("mix", members[0].path, written, "--dev", dev, "--test", dev, "--test-file", written, "--json")
         found = json.loads(out)
         assert sum(found["weights"]) == pytest.approx(1)
         assert found["test_perplexity"] == pytest.approx(found["dev_perplexity"])
 
-    def test_mistakes(self, members: list[RowModel], dev: Path, written: Path, tmp_path: Path) -> None:
+    def test_invalid_files_are_refused(self, members: list[RowModel], dev: Path, written: Path, tmp_path: Path) -> None:
         model = members[0].path
         assert "leave out -o" in fails("mix", model, written, "--dev", dev, "-o", tmp_path / "m")
-        assert "one for each" in fails("mix", model, written, "--dev", dev, "--test", dev)
-        assert "a model among them" in fails("mix", written, written, "--dev", dev)
+        assert "give one of each" in fails("mix", model, written, "--dev", dev, "--test", dev)
+        assert "add at least one model" in fails("mix", written, written, "--dev", dev)
         numbers = written.read_text().split()
         for wrong, said in (
             (numbers[1:], "expected one for each"),
             ([*numbers[1:], "1.5"], "above 0 and up to 1"),
             ([*numbers[1:], "-0.5"], "above 0 and up to 1"),
             ([*numbers[1:], "nan"], "above 0 and up to 1"),
-            ([*numbers[1:], "word"], "numbers alone"),
+            ([*numbers[1:], "word"], "expected one number for every word"),
         ):
             (tmp_path / "wrong").write_text(" ".join(wrong))
             assert said in fails("mix", model, tmp_path / "wrong", "--dev", dev)

@@ -1,4 +1,4 @@
-"""What every language model answers, and what SNM answers besides."""
+"""The tests of every language model, and those of SNM models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.test_features import suffix_pair
 
 
 class LanguageModelTests:
-    """The protocol. A family's tests inherit from this and give the fixture `model`."""
+    """Tests of every language model. Subclasses define the fixture `model`."""
 
     SENTENCE = "the cat sees a purple fish"
 
@@ -37,7 +37,7 @@ class LanguageModelTests:
             assert (p >= 0).all()
             assert p[0] == 0, "<S> is never predicted"
 
-    def test_scores_are_the_distributions(self, model: LanguageModel) -> None:
+    def test_scores_equal_the_distribution(self, model: LanguageModel) -> None:
         tokens = encode_lines([self.SENTENCE], model.vocabulary).tokens
         p = model.probabilities(tokens)
         assert p[0] == 0
@@ -62,12 +62,12 @@ class LanguageModelTests:
         assert math.isnan(several[1])
         assert several[2] == pytest.approx(model.score(self.SENTENCE))
 
-    def test_sentences_do_not_see_each_other(self, model: LanguageModel) -> None:
+    def test_sentences_are_independent(self, model: LanguageModel) -> None:
         alone = model.score(self.SENTENCE)
         assert model.score_sentences(["a dog eats", self.SENTENCE])[1] == alone
 
-    def test_word_by_word(self, model: LanguageModel) -> None:
-        """Scores of steps are those of sentences, one by one and side by side."""
+    def test_step_and_steps_equal_sentence_scores(self, model: LanguageModel) -> None:
+        """`step` and `steps` give the scores of whole sentences."""
         lines = ["the old man likes cake", "a dog sees the purple cat", "fish eats"] * 30
         expected = [[p for _, p in scored] for scored in model.score_words(lines)]
         try:
@@ -96,8 +96,8 @@ class LanguageModelTests:
         with pytest.raises(SettingsError, match="expected uint32 of shape"):
             model.step(state + state, "the")
 
-    def test_many_words_after_few_states(self, model: LanguageModel) -> None:
-        """All words after all states, or other words after each: as one by one."""
+    def test_expand_and_follow_equal_step(self, model: LanguageModel) -> None:
+        """`expand` gives the scores of `step`, for the same words after all states and for other words after each."""
         words = ["the", "cat", "purple", "</s>", "man", "unheard-of", "fish", "old"]
         try:
             states = [model.start()]
@@ -212,12 +212,12 @@ class TestSnm(LanguageModelTests):
     def model(self, model_path: Path) -> LanguageModel:
         return snm.load(model_path)
 
-    def test_training_pays(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
+    def test_training_lowers_perplexity(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
         text = encode_files([corpus_file], model.vocabulary)
         unigram = train([corpus_file], tmp_path / "m", Settings(features="ngram(0)", threads=1))
         assert model.perplexity(text).ppl < 0.5 * unigram.perplexity(text).ppl
 
-    def test_the_events_of_a_part_do_not_change_scores(
+    def test_scores_do_not_depend_on_the_block_size(
         self, model: LanguageModel, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tokens = encode_files([corpus_file], model.vocabulary).tokens
@@ -258,7 +258,7 @@ def unigram_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 class TestUnigrams(LanguageModelTests):
-    """No context at all: the smallest span there is."""
+    """A model without context, which has the smallest span."""
 
     @pytest.fixture
     def model(self, unigram_model: RowModel) -> RowModel:
@@ -312,8 +312,8 @@ def test_every_preset_sums_to_one(preset: str, corpus_file: Path, tmp_path: Path
     assert check_sums(model, text, 100).worst < 1e-6
 
 
-def test_a_trained_model_is_the_oracles(corpus_file: Path, tmp_path: Path) -> None:
-    """From a file to a probability, without training in between: the whole road against the oracle."""
+def test_a_model_equals_the_reference(corpus_file: Path, tmp_path: Path) -> None:
+    """All steps from a file to a probability, without training, against the reference."""
     settings = Settings(features=SMALL_SKIPS, threads=1, training=snm.TrainingSettings(passes=0))
     model = train([corpus_file], tmp_path / "m", settings)
     text = encode_files([corpus_file], model.vocabulary)
@@ -326,8 +326,8 @@ def test_a_trained_model_is_the_oracles(corpus_file: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("weight_bits", [8, 16])
-def test_rows_of_all_lengths_say_the_same_scored_and_read(weight_bits: int, tmp_path: Path) -> None:
-    """Rows of 1 to 32 links in their page, with targets of two bytes and of four, and long ones."""
+def test_rows_of_all_lengths_are_scored_and_read_alike(weight_bits: int, tmp_path: Path) -> None:
+    """Rows of 1 to 32 links in a page, with targets of two and of four bytes, and long rows."""
     often, rare = 66_000, 70_000  # words in the order of their ids: those from 65,536 on take four bytes
     random = np.random.default_rng(1)
     followers = {
@@ -353,7 +353,7 @@ def test_rows_of_all_lengths_say_the_same_scored_and_read(weight_bits: int, tmp_
         assert 10 ** stepped[0] == pytest.approx(scored[2::4], rel=1e-5)
 
 
-def test_kernels_that_score_word_by_word_are_compiled_once_for_all_processes() -> None:
-    """Numba takes a kernel that closes over another for a new one in each process."""
+def test_beam_kernels_are_cached_for_all_processes() -> None:
+    """Numba's cache does not recognise a kernel that closes over another in a new process."""
     expand, _ = kernels_of("uint32", "uint32", "uint8")
     assert {type(cell.cell_contents) for cell in expand.py_func.__closure__} == {type}

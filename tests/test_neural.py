@@ -1,4 +1,4 @@
-"""Neural models: the protocol, the tree, two implementations of one network, checkpoints, mistakes."""
+"""Neural models: the tests of every language model, trees, NumPy against PyTorch, checkpoints, errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NeuralTests(LanguageModelTests):
     def model(self, models: dict[str, Path]) -> LanguageModel:
         return snm.load(models[self.family])
 
-    def test_training_pays(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
+    def test_training_lowers_perplexity(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
         text = encode_files(corpus_file, model.vocabulary)
         counts = np.bincount(text.tokens[text.tokens != BEGIN])
         p = counts[counts > 0] / text.events
@@ -74,7 +74,7 @@ class NeuralTests(LanguageModelTests):
     def test_verify(self, model: LanguageModel) -> None:
         assert verify(model.path, contexts=20).worst < 1e-6
 
-    def test_torch_scores_the_same(self, model: LanguageModel, corpus_file: Path) -> None:
+    def test_numpy_and_torch_scores_agree(self, model: LanguageModel, corpus_file: Path) -> None:
         from snm.baselines.neural.batches import score
         from snm.baselines.neural.networks import Network, Shape
 
@@ -86,8 +86,8 @@ class NeuralTests(LanguageModelTests):
         ).tokens
         assert score(network, tokens, network.table is not None) == pytest.approx(model.probabilities(tokens), rel=1e-4)
 
-    def test_company_does_not_change_a_score(self, model: LanguageModel) -> None:
-        """Whichever row of a batch a sentence is in, and however long the others are."""
+    def test_a_score_does_not_depend_on_other_sentences(self, model: LanguageModel) -> None:
+        """For any row of a batch, and any lengths of the others."""
         alone = model.score(self.SENTENCE)
         others = ["the cat " * (1 + i % 7) for i in range(40)]
         for place in (0, 5, 23, 40):
@@ -126,7 +126,7 @@ class TestClosedLstm(NeuralTests):
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=60), st.integers(1, 5), st.booleans())
-def test_a_tree_has_a_way_to_every_word(counts: list[int], classes: int, closed: bool) -> None:
+def test_a_tree_has_a_path_to_every_word(counts: list[int], classes: int, closed: bool) -> None:
     never = UNKNOWN if closed else BEGIN
     tree, odds = Tree.build(np.array(counts), np.arange(len(counts)) % classes, never)
     assert len(tree) == len(odds) == len(counts) - 2 - closed
@@ -137,7 +137,7 @@ def test_a_tree_has_a_way_to_every_word(counts: list[int], classes: int, closed:
     assert (tree.node_up[1:] >> 1 < np.arange(1, len(tree))).all(), "parents precede children"
 
 
-def test_a_tree_of_one_class_is_huffmans() -> None:
+def test_a_tree_of_one_class_is_a_huffman_tree() -> None:
     counts = np.array([0, 1, 1, 2, 4, 8, 16])
     tree, odds = Tree.build(counts, np.zeros(7, np.int64), BEGIN)
     starts, _ = tree.paths()
@@ -152,7 +152,7 @@ def test_words_of_a_class_share_a_node() -> None:
     assert ways[3][0] == ways[4][0] != ways[5][0] == ways[6][0]
 
 
-def test_features_are_hashed_alike() -> None:
+def test_numba_and_torch_hash_contexts_alike() -> None:
     from snm.baselines.neural.networks import hash_contexts
 
     tokens = random_text(3, 1, 300_000, 30).tokens
@@ -167,9 +167,9 @@ def test_features_are_hashed_alike() -> None:
 # gradients
 
 
-def test_the_gradient_of_the_features_is_the_losss() -> None:
-    """A step of AdaGrad from sums of squares of nothing is by the rate, against the sign of the slope."""
-    from snm.baselines.neural.batches import cut, take
+def test_the_step_of_the_features_follows_the_derivative_of_the_loss() -> None:
+    """The first AdaGrad step with initial squares of 0 is the rate, against the sign of the derivative."""
+    from snm.baselines.neural.batches import cut_sentences, inputs_and_targets
     from snm.baselines.neural.networks import Features
 
     text = random_text(5, 30, 12)
@@ -177,10 +177,12 @@ def test_the_gradient_of_the_features_is_the_losss() -> None:
     table = network.table
     assert table is not None
     table.normal_(generator=torch.Generator().manual_seed(1))
-    inputs, targets = take(torch.from_numpy(text.tokens.astype(np.int32)), cut(text.tokens, 50), BEGIN)
+    inputs, targets = inputs_and_targets(
+        torch.from_numpy(text.tokens.astype(np.int32)), cut_sentences(text.tokens, 50), BEGIN
+    )
 
     def loss() -> float:
-        return float(network.loss(inputs, targets, None, Features(network, inputs, fixed=True)).double().sum())
+        return float(network.loss(inputs, targets, None, Features(network, inputs, scaled=True)).double().sum())
 
     features = Features(network, inputs)
     network.loss(inputs, targets, None, features).sum().backward()
@@ -200,8 +202,8 @@ def test_the_gradient_of_the_features_is_the_losss() -> None:
 
 
 @pytest.mark.parametrize("softmax", ["tree", "adaptive"])
-def test_rare_words_go_another_way_to_the_same_end(softmax: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes outside the matrix product, and parts of the softmax, take part in probabilities that sum to one."""
+def test_rare_nodes_and_tails_are_scored_like_frequent_ones(softmax: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nodes outside the matrix product and with tails of the softmax, probabilities sum to one."""
     monkeypatch.setattr("snm.baselines.neural.networks.CUTS", (5, 9))
     text = random_text(5, 30, 12)
     how = replace(SMALL, softmax=softmax, slots=1 << 14 if softmax == "tree" else None)
@@ -222,15 +224,15 @@ def test_rare_words_go_another_way_to_the_same_end(softmax: str, monkeypatch: py
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_batches_hold_every_event_once() -> None:
-    from snm.baselines.neural.batches import cut, group, take
+def test_batches_contain_every_event_once() -> None:
+    from snm.baselines.neural.batches import cut_sentences, inputs_and_targets, make_batches
 
     text = random_text(1, 50, 12, 40)
     tokens = torch.from_numpy(text.tokens.astype(np.int32))
     for random in (None, np.random.default_rng(1)):
         seen = []
-        for part in group(cut(text.tokens, 7), 30, random):
-            inputs, targets = take(tokens, part, BEGIN)
+        for part in make_batches(cut_sentences(text.tokens, 7), 30, random):
+            inputs, targets = inputs_and_targets(tokens, part, BEGIN)
             assert inputs.shape[1] <= 7
             assert inputs.numel() <= 30
             seen += list(zip(inputs[targets >= 0].tolist(), targets[targets >= 0].tolist(), strict=True))
@@ -247,7 +249,7 @@ class StoppedError(Exception):
 
 
 def stopping_after(steps: int):  # type: ignore[no-untyped-def]
-    """A progress that ends the run from inside after a number of steps of training."""
+    """A `Progress` that raises StoppedError after a number of training steps."""
     left = steps
 
     @contextmanager
@@ -264,15 +266,17 @@ def stopping_after(steps: int):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("family", ["hsme", "rnn", "lstm"])
-def test_a_run_goes_on_where_it_was(family: str, models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_gives_the_same_model(
+    family: str, models: dict[str, Path], corpus_file: Path, tmp_path: Path
+) -> None:
     settings = replace(FAMILIES[family], network=replace(FAMILIES[family].network, checkpoint=1e-9))
-    for steps in (3, 12):  # in the first pass; in the second, from the first one's checkpoint
+    for steps in (3, 12):  # stopped in the first pass, and in the second, after resuming
         with pytest.raises(StoppedError):
             train(corpus_file, tmp_path / "m", settings, progress=stopping_after(steps))
         assert checkpoint_folder(tmp_path / "m").exists()
     said: list[str] = []
     model = train(corpus_file, tmp_path / "m", settings, notify=said.append)
-    assert any("going on from" in line for line in said)
+    assert any("resuming from" in line for line in said)
     assert not checkpoint_folder(tmp_path / "m").exists()
     other = snm.load(models[family])
     assert model.manifest["files"] == other.manifest["files"], "to the last bit"
@@ -289,7 +293,7 @@ def test_the_checkpoint_of_another_run_is_refused(corpus_file: Path, tmp_path: P
     with pytest.raises(SettingsError, match="text was"):
         train(tmp_path / "other", tmp_path / "m", settings)
     (checkpoint_folder(tmp_path / "m") / "state.json").write_text("{")
-    with pytest.raises(FormatError, match="is no checkpoint"):
+    with pytest.raises(FormatError, match="is not a checkpoint"):
         train(corpus_file, tmp_path / "m", settings)
 
 
@@ -297,7 +301,7 @@ def test_the_checkpoint_of_another_run_is_refused(corpus_file: Path, tmp_path: P
 # the commands
 
 
-def test_the_commands(models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
+def test_train_info_verify_and_ppl(models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> None:
     given = ("--hidden", 8, "--passes", 1, "--engine", "cpu", "--threads", 1, "--quiet")
     ok("train", corpus_file, "-o", tmp_path / "m", "--model", "rnn", "--order", 3, "--slots", 4096, *given)
     ok("train", corpus_file, "-o", tmp_path / "l", "--model", "rnn", "--cell", "lstm", "--dev", corpus_file, *given)
@@ -306,12 +310,12 @@ def test_the_commands(models: dict[str, Path], corpus_file: Path, tmp_path: Path
     assert json.loads(ok("ppl", tmp_path / "m", corpus_file, "--json"))["ppl"] > 1
     assert len(ok("next", tmp_path / "m", "the", "-k", 3).split("\n")) == 4
     assert ok("generate", tmp_path / "l", "--seed", 1)
-    assert "away from 1" in ok("verify", tmp_path / "l", "--contexts", 5)
+    assert "differs from 1 by at most" in ok("verify", tmp_path / "l", "--contexts", 5)
     ok("mix", tmp_path / "m", models["hsme"], "--dev", corpus_file, "-o", tmp_path / "mixed")
     assert "weight" in ok("info", tmp_path / "mixed")
 
 
-def test_no_passes_leave_the_words_frequencies(corpus_file: Path, tmp_path: Path) -> None:
+def test_an_untrained_network_predicts_word_frequencies(corpus_file: Path, tmp_path: Path) -> None:
     for name in ("hsme", "lstm"):
         settings = FAMILIES[name]
         model = train(corpus_file, tmp_path / name, replace(settings, network=replace(settings.network, passes=0)))
@@ -321,7 +325,9 @@ def test_no_passes_leave_the_words_frequencies(corpus_file: Path, tmp_path: Path
         assert p[3:] == pytest.approx(counts[3:] / text.events, rel=0.3)
 
 
-def test_mistakes(models: dict[str, Path], corpus_file: Path, tmp_path: Path, model_path: Path) -> None:
+def test_invalid_settings_are_refused(
+    models: dict[str, Path], corpus_file: Path, tmp_path: Path, model_path: Path
+) -> None:
     out = ("-o", tmp_path / "m")
     for arguments, expected in (
         (("--model", "rnn", "--loss", "poisson"), "--loss would have no effect"),
@@ -341,9 +347,9 @@ def test_mistakes(models: dict[str, Path], corpus_file: Path, tmp_path: Path, mo
         NetworkSettings(softmax="flat")
     with pytest.raises(SettingsError, match="documents are for SNM"):
         Settings(model="rnn", document=True)
-    with pytest.raises(SettingsError, match="an adaptive softmax has no features of n-grams"):
+    with pytest.raises(SettingsError, match="an adaptive softmax has no n-gram features"):
         train(corpus_file, tmp_path / "m", replace(FAMILIES["lstm"], order=3))
-    assert "only a neural model is scored on a GPU" in fails("ppl", model_path, corpus_file, "--engine", "gpu")
+    assert "only a neural model can use a GPU for scoring" in fails("ppl", model_path, corpus_file, "--engine", "gpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -355,7 +361,7 @@ def test_no_gpu(models: dict[str, Path], corpus_file: Path, tmp_path: Path) -> N
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_gpu_scores_and_trains_alike(family: str, corpus_file: Path, tmp_path: Path) -> None:
+def test_cpu_and_gpu_agree(family: str, corpus_file: Path, tmp_path: Path) -> None:
     settings = replace(FAMILIES[family], network=replace(FAMILIES[family].network, dropout=0.0))  # devices draw apart
     model = train(corpus_file, tmp_path / "cpu", settings)
     trained = train(corpus_file, tmp_path / "gpu", replace(settings, engine="gpu"))
@@ -382,12 +388,13 @@ def test_scoring_needs_no_torch(models: dict[str, Path], corpus_file: Path) -> N
     assert done.stdout.split() == ["True"] * 3
 
 
-def test_torch_is_imported_by_none_but_networks() -> None:
-    code = "import sys, snm.cli, snm.pipeline, snm.reproduction.workspace, snm.baselines.neural.rnn; print('torch' in sys.modules)"
+def test_only_networks_import_torch() -> None:
+    modules = "snm.cli, snm.pipeline, snm.reproduction.workspace, snm.baselines.neural.rnn"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_damage_is_found(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_model_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(models["rnn"], tmp_path / "m")

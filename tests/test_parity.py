@@ -1,8 +1,9 @@
-"""Kernels against the oracle: features, counts, gradients, steps, M, row sums, probabilities."""
+"""Kernels against the reference: features, counts, gradients, steps, matrix, row sums, probabilities."""
 
 from __future__ import annotations
 
 from collections import Counter as Counter_
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ WORDS = 14  # vocabulary of the generated texts
 
 
 def all_counts(text: Text, extractor: Extractor, threads: int = 1, partitions: int | None = None) -> Counts:
-    """All partitions and the empty feature's row put together."""
+    """The counts of all partitions and of the empty feature, concatenated."""
     parts = [unigram_counts(text, extractor), *Counter(text, extractor, 1 << 30, threads, partitions)]
     ends = np.cumsum([len(p.targets) for p in parts])
     offsets = [p.offsets[:-1] + end - len(p.targets) for p, end in zip(parts, ends, strict=True)]
@@ -49,7 +50,7 @@ def as_dictionary(counts: Counts, values: np.ndarray) -> dict[tuple[int, int], f
     return dict(zip(zip(keys.tolist(), counts.targets.tolist(), strict=True), values.tolist(), strict=True))
 
 
-def oracle_counts(text: Text, extractor: Extractor) -> paper.Counts:
+def reference_counts(text: Text, extractor: Extractor) -> paper.Counts:
     return paper.count(extractor.spec, paper.to_sentences(text.tokens), len(extractor.vocabulary))
 
 
@@ -57,14 +58,14 @@ def key(extractor: Extractor, feature: paper.Feature) -> int:
     return paper.key_of(extractor.spec, extractor.layout, feature)
 
 
-def oracle_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray) -> paper.Adjustment:
+def reference_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray) -> paper.Adjustment:
     buckets = metafeatures.feature_buckets, metafeatures.link_buckets
     hashes = bucket_hashes("feature-count"), bucket_hashes("link-count")
     return paper.Adjustment(extractor.spec, extractor.layout, metafeatures.masks(), table, buckets, hashes)
 
 
 def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: int = 0) -> Adjustment:
-    """Weights away from zero, so that every metafeature matters."""
+    """An adjustment function with random weights, so that every metafeature matters."""
     made = Adjustment(extractor, settings, settings.table_slots(0))
     made.table[:, 0] = np.random.default_rng(seed).normal(0, 0.1, len(made.table))
     return made
@@ -84,11 +85,11 @@ texts = st.lists(st.lists(st.integers(2, WORDS - 1), min_size=1, max_size=25), m
 
 @pytest.mark.parametrize("spec", SPECS)
 @given(text=texts)
-def test_features_and_counts_are_the_oracles(spec: str, text: Text) -> None:
+def test_features_and_counts_equal_the_reference(spec: str, text: Text) -> None:
     extractor = extractor_of(spec, text, WORDS)
     expected = {
         (key(extractor, feature), target): n
-        for feature, row in oracle_counts(text, extractor).items()
+        for feature, row in reference_counts(text, extractor).items()
         for target, n in row.items()
     }
     counts = all_counts(text, extractor)
@@ -98,7 +99,7 @@ def test_features_and_counts_are_the_oracles(spec: str, text: Text) -> None:
 
 
 @given(text=texts)
-def test_class_features_and_counts_are_the_oracles(text: Text) -> None:
+def test_class_features_and_counts_equal_the_reference(text: Text) -> None:
     classes = np.array([0, 1, 2, *(3 + i % 3 for i in range(WORDS - 3))], np.uint16)
     spec = "ngram(0..2) + class(r=1..3, a=0..1) + class(r=1, s=1..3, a=0, tied) + skip(r=1, s=1, a=0)"
     extractor = extractor_of(spec, text, WORDS, classes=classes)
@@ -112,10 +113,10 @@ def test_class_features_and_counts_are_the_oracles(text: Text) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_distinct_features_have_distinct_keys_and_know_their_type(spec: str) -> None:
+def test_distinct_features_have_distinct_keys_with_their_type(spec: str) -> None:
     text = random_text(3, 200, WORDS - 2, 30)
     extractor = extractor_of(spec, text, WORDS)
-    features = list(oracle_counts(text, extractor))
+    features = list(reference_counts(text, extractor))
     keys = [key(extractor, feature) for feature in features]
     assert len(set(keys)) == len(features)
     assert extractor.layout.type_of(np.array(keys, np.uint64)).tolist() == [kind for kind, _ in features]
@@ -137,15 +138,15 @@ METAFEATURES = [
 
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
 @pytest.mark.parametrize("metafeatures", METAFEATURES, ids=lambda m: f"{len(m.masks())}masks-{m.link_buckets}")
-def test_gradients_are_the_oracles(metafeatures: MetafeatureSet, loss: str) -> None:
+def test_gradients_equal_the_reference(metafeatures: MetafeatureSet, loss: str) -> None:
     text = random_text(5)
     extractor = extractor_of(SMALL_SKIPS, text, WORDS)
     made = random_adjustment(extractor, TrainingSettings(metafeatures=metafeatures))
     found, _ = kernel_gradients(text, extractor, made, loss == "leave-one-out")
-    counts, oracle = oracle_counts(text, extractor), oracle_adjustment(extractor, metafeatures, made.table)
+    counts, reference = reference_counts(text, extractor), reference_adjustment(extractor, metafeatures, made.table)
     compared = 0
     for k, (context, target) in enumerate(paper.events(paper.to_sentences(text.tokens))):
-        parts = paper.gradients(extractor.spec, counts, oracle, context, target, loss == "leave-one-out")
+        parts = paper.gradients(extractor.spec, counts, reference, context, target, loss == "leave-one-out")
         expected = {key(extractor, feature): pair for feature, pair in parts.items()}
         assert found[k].keys() == expected.keys()
         for feature, pair in expected.items():
@@ -157,7 +158,7 @@ def test_gradients_are_the_oracles(metafeatures: MetafeatureSet, loss: str) -> N
 def kernel_gradients(
     text: Text, extractor: Extractor, made: Adjustment, leave_one_out: bool
 ) -> tuple[list[dict[int, tuple[float, float]]], float]:
-    """Of every event {feature key: (negative part, positive part)}, and the summed loss."""
+    """{feature key: (negative part, positive part)} of each event, and the summed loss."""
     tokens = text.tokens
     keys = extractor.keys(tokens, 0, len(tokens))
     annotations = annotated(text, extractor)
@@ -174,28 +175,28 @@ def kernel_gradients(
 @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
 @pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks-{m.link_buckets}")
-def test_steps_are_the_oracles(metafeatures: MetafeatureSet, loss: str, optimiser: str) -> None:
+def test_steps_equal_the_reference(metafeatures: MetafeatureSet, loss: str, optimiser: str) -> None:
     text = random_text(11, 12)
     extractor = extractor_of("ngram(0..2) + skip(r=1, s=1..3, a=0, tied)", text, WORDS)
     settings = TrainingSettings(loss=loss, optimiser=optimiser, rate=0.05, metafeatures=metafeatures, slots=1 << 22)
     made = Adjustment(extractor, settings, settings.slots or 0)
-    oracle = oracle_adjustment(extractor, metafeatures, made.table.copy())
+    reference = reference_adjustment(extractor, metafeatures, made.table.copy())
     annotated(text, extractor).train(made, settings, 1, lambda n: None)
-    counts = oracle_counts(text, extractor)
+    counts = reference_counts(text, extractor)
     groups: dict[int, list[tuple[paper.Sentence, int, list[paper.Feature]]]] = {}
     events = paper.events(paper.to_sentences(text.tokens))
     for k, (context, target) in zip(np.flatnonzero(text.tokens != 0).tolist(), events, strict=True):
-        slots = {f: slot_order(extractor, context, f) for f in paper.features_of(extractor.spec, context)}
-        groups.setdefault(k // GROUP_EVENTS, []).append((context, target, sorted(slots, key=slots.__getitem__)))
+        templates = {f: first_template(extractor, context, f) for f in paper.features_of(extractor.spec, context)}
+        groups.setdefault(k // GROUP_EVENTS, []).append((context, target, sorted(templates, key=templates.__getitem__)))
     for group in groups.values():
-        paper.train_group(extractor.spec, counts, oracle, group, 0.05, loss == "leave-one-out")
+        paper.train_group(extractor.spec, counts, reference, group, 0.05, loss == "leave-one-out")
     assert len(groups) > 3
-    assert np.count_nonzero(oracle.table[:, 0]) > 300
-    np.testing.assert_allclose(made.table, oracle.table, rtol=1e-5, atol=1e-6)
+    assert np.count_nonzero(reference.table[:, 0]) > 300
+    np.testing.assert_allclose(made.table, reference.table, rtol=1e-5, atol=1e-6)
 
 
-def slot_order(extractor: Extractor, context: paper.Sentence, feature: paper.Feature) -> int:
-    """The first slot at which a feature of this event stands."""
+def first_template(extractor: Extractor, context: paper.Sentence, feature: paper.Feature) -> int:
+    """The first template that gives this feature."""
     tokens = np.array([*context, 1], np.uint32)
     column: list[int] = extractor.keys(tokens, len(context), len(tokens))[:, 0].tolist()
     return column.index(key(extractor, feature))
@@ -204,27 +205,29 @@ def slot_order(extractor: Extractor, context: paper.Sentence, feature: paper.Fea
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks-{m.link_buckets}")
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
-def test_matrix_row_sums_and_probabilities_are_the_oracles(spec: str, metafeatures: MetafeatureSet, loss: str) -> None:
+def test_matrix_row_sums_and_probabilities_equal_the_reference(
+    spec: str, metafeatures: MetafeatureSet, loss: str
+) -> None:
     text = random_text(13, 25)
     extractor = extractor_of(spec, text, WORDS)
     made = random_adjustment(extractor, TrainingSettings(loss=loss, metafeatures=metafeatures))
     counts = all_counts(text, extractor)
     weights, sums = made.weigh(counts, threads=2)
-    oracle = oracle_adjustment(extractor, metafeatures, made.table)
-    m = paper.matrix(oracle_counts(text, extractor), oracle, loss == "leave-one-out")
+    reference = reference_adjustment(extractor, metafeatures, made.table)
+    m = paper.matrix(reference_counts(text, extractor), reference, loss == "leave-one-out")
     expected = {(key(extractor, f), j): v for f, row in m.items() for j, v in row.items()}
     assert as_dictionary(counts, weights) == pytest.approx(expected, rel=1e-6)
     row_sums = {key(extractor, f): sum(row.values()) for f, row in m.items()}
     assert dict(zip(counts.features.tolist(), sums.tolist(), strict=True)) == pytest.approx(row_sums, rel=1e-6)
 
-    other = random_text(17, 10)  # held-out text: features that were never seen among it
+    other = random_text(17, 10)  # held-out text, with features that were never seen
     held_out = HeldOut(other, extractor, counts, build_row_index(counts.features))
     expected_ppl = paper.perplexity(extractor.spec, m, paper.to_sentences(other.tokens))
     assert held_out.perplexity(made) == pytest.approx(expected_ppl, rel=1e-6)
 
 
 def small_case() -> tuple[Text, Extractor, TrainingSettings, Adjustment]:
-    """Every word of the vocabulary occurs: the aggregated gradient knows no events of words that do not."""
+    """A text with every word of the vocabulary: the aggregated gradient leaves out words that do not occur."""
     text = random_text(19, 12, 8, 8)
     text = Text(np.concatenate([text.tokens, text_of([[*range(2, 10), 9, 8]]).tokens]), text.sentences + 1)
     extractor = extractor_of("ngram(0..2) + skip(r=1, s=1, a=0..1)", text, 10)
@@ -252,39 +255,39 @@ def busiest_slots(gradient: np.ndarray) -> list[int]:
 
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
 def test_poisson_gradient_is_the_derivative_of_the_loss(loss: str) -> None:
-    """The aggregated gradient, summed over a pass, against numerical derivatives of the full loss of every event."""
+    """The aggregated gradient, summed over a pass, against numerical derivatives of the loss of all events."""
     text, extractor, settings, made = small_case()
     leave_one_out = loss == "leave-one-out"
-    counts, table = oracle_counts(text, extractor), made.table.astype(np.float64)
-    oracle = oracle_adjustment(extractor, settings.metafeatures, table)
+    counts, table = reference_counts(text, extractor), made.table.astype(np.float64)
+    reference = reference_adjustment(extractor, settings.metafeatures, table)
     sentences = paper.to_sentences(text.tokens)
     if leave_one_out:
-        # C_i* = 1 means that the feature vanishes; the oracle's y' leaves it out of both terms too
+        # without the event, a feature with C_i* = 1 does not exist; the reference's y' leaves it out too
         def total() -> float:
             return sum(
-                paper.poisson_loss(paper.left_out_prediction(extractor.spec, counts, oracle, c, t), t)
+                paper.poisson_loss(paper.left_out_prediction(extractor.spec, counts, reference, c, t), t)
                 for c, t in paper.events(sentences)
             )
     else:
 
         def total() -> float:
-            m = paper.matrix(counts, oracle)
+            m = paper.matrix(counts, reference)
             return sum(
                 paper.poisson_loss(paper.prediction(m, paper.features_of(extractor.spec, c)), t)
                 for c, t in paper.events(sentences)
             )
 
-    gradient, kernel_loss = summed_gradient(text, extractor, made, oracle, counts, leave_one_out)
+    gradient, kernel_loss = summed_gradient(text, extractor, made, reference, counts, leave_one_out)
     slots = busiest_slots(gradient)
     assert gradient[slots] == pytest.approx(numerical_derivatives(total, table, slots), rel=1e-4, abs=1e-6)
     assert kernel_loss == pytest.approx(total(), rel=1e-6)
 
 
 def summed_gradient(
-    text: Text, extractor: Extractor, made: Adjustment, oracle: paper.Adjustment,
+    text: Text, extractor: Extractor, made: Adjustment, reference: paper.Adjustment,
     counts: paper.Counts, leave_one_out: bool,
 ) -> tuple[np.ndarray, float]:  # fmt: skip
-    """The kernel's gradients of all events, carried to the slots of the table."""
+    """The kernel's gradients of all events, summed for each slot of the table."""
     found, loss = kernel_gradients(text, extractor, made, leave_one_out)
     gradient = np.zeros(len(made.table))
     for parts, (context, target) in zip(found, paper.events(paper.to_sentences(text.tokens)), strict=True):
@@ -292,31 +295,31 @@ def summed_gradient(
             if key(extractor, feature) not in parts:
                 continue
             g_n, g_p = parts[key(extractor, feature)]
-            seen, link = sum(counts[feature].values()), counts[feature][target]
-            total, link_p = seen - leave_one_out, link - leave_one_out
-            for _, slot, w, m in oracle.metafeatures(feature, target, total, link, seen):
+            seen, c = sum(counts[feature].values()), counts[feature][target]
+            n, c_p = seen - leave_one_out, c - leave_one_out
+            for _, slot, w, m in reference.metafeatures(feature, target, n, c, seen):
                 gradient[slot] += g_n * w * m
-            if link_p:
-                for _, slot, w, m in oracle.metafeatures(feature, target, total, link_p, seen):
+            if c_p:
+                for _, slot, w, m in reference.metafeatures(feature, target, n, c_p, seen):
                     gradient[slot] += g_p * w * m
     return gradient, loss
 
 
 def test_multinomial_gradient_is_the_derivative_of_the_loss() -> None:
-    text, extractor, settings, made = small_case()
+    text, extractor, settings, _ = small_case()
+    made = random_adjustment(extractor, replace(settings, loss="multinomial"))
     counts = all_counts(text, extractor)
     other = random_text(23, 6, 8, 8)
     held_out = HeldOut(other, extractor, counts, build_row_index(counts.features))
     gradient = np.zeros(len(made.table), np.float64)
-    weights, sums = (np.zeros(len(a), np.float64) for a in (held_out.counts.targets, held_out.counts.features))
-    loss = held_out._train_batch(held_out.events, made, 0.0, weights, sums, gradient)
+    loss = held_out._train_batch(np.arange(held_out.events), made, 0.0, gradient)
 
     table = made.table.astype(np.float64)
-    oracle = oracle_adjustment(extractor, settings.metafeatures, table)
-    c = oracle_counts(text, extractor)
+    reference = reference_adjustment(extractor, settings.metafeatures, table)
+    c = reference_counts(text, extractor)
 
     def total() -> float:
-        m = paper.matrix(c, oracle)
+        m = paper.matrix(c, reference)
         return sum(
             paper.multinomial_loss(paper.prediction(m, paper.features_of(extractor.spec, context)), target)
             for context, target in paper.events(paper.to_sentences(other.tokens))

@@ -1,4 +1,4 @@
-"""Real text, where there is some: slow claims on a small scale."""
+"""Models of real text; skipped where there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wikitext() -> Path:
 
 
 @pytest.mark.parametrize(("preset", "ratio"), [("snm5", 0.98), ("small", 0.86)])
-def test_ahead_of_kneser_ney(preset: str, ratio: float, wikitext: Path, tmp_path: Path) -> None:
+def test_better_than_kneser_ney(preset: str, ratio: float, wikitext: Path, tmp_path: Path) -> None:
     """Against modified Kneser-Ney of order 5 (KenLM: 224.81 on the test text), with the training text alone."""
     model = train([wikitext / "train.txt.xz"], tmp_path / "m", Settings(features=preset))
     report = model.perplexity(encode_files([wikitext / "test.txt.xz"], model.vocabulary), 2)
@@ -30,7 +30,7 @@ def test_ahead_of_kneser_ney(preset: str, ratio: float, wikitext: Path, tmp_path
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_sums_to_one_on_real_contexts(preset: str, wikitext: Path, tmp_path: Path) -> None:
-    """Trained on little text, asked about a test text with many unknown words."""
+    """Trained on little text, so the test text has many unknown words."""
     model = train([wikitext / "valid.txt.xz"], tmp_path / "m", Settings(features=preset))
     text = sample_sentences(encode_files([wikitext / "test.txt.xz"], model.vocabulary), 20_000, 1)
     report = check_sums(model, text, 1000)

@@ -1,4 +1,4 @@
-"""The folder on disk: whole or absent, checked when opened, and what every fault says."""
+"""The model folder: written completely or not at all, checked when opened; the error of each fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copy(model_path: Path, tmp_path: Path) -> Path:
 
 
 def test_the_folder_is_plain_arrays(model_path: Path) -> None:
-    """What docs/format.md promises: NumPy and JSON alone can read it."""
+    """NumPy and JSON alone can read it, as docs/format.md says."""
     manifest = json.loads((model_path / MANIFEST).read_text())
     arrays = {p.stem: np.load(p) for p in model_path.glob("*.npy")}
     words = (model_path / "vocabulary.txt").read_text().split("\n")[:-1]
@@ -49,7 +49,7 @@ def test_the_folder_is_plain_arrays(model_path: Path) -> None:
 
 
 def links_of_page(arrays: dict[str, np.ndarray], page: int) -> list[int]:
-    """Number of links of every row of a page, as docs/format.md says."""
+    """Number of links of each row of a page, as docs/format.md says."""
     data = arrays["data"].tobytes()
     at, end = (int(arrays["starts"][page + i]) for i in (0, 1))
     if at == end:
@@ -84,12 +84,12 @@ def refused(path: Path, *what: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_no_model(tmp_path: Path) -> None:
+def test_a_missing_model(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "no such model")
     refused(tmp_path, "is not a model", MANIFEST)
 
 
-def test_a_file_that_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("hello")
     refused(path, "is not a model")
@@ -131,7 +131,7 @@ def test_a_flipped_bit_is_found_by_verify(copy: Path, name: str, flip: int) -> N
 
 
 def change(copy: Path, name: str, work: Callable[[np.ndarray], None]) -> None:
-    """Change an array and renew its checksum: what a faulty writer would leave."""
+    """Change an array and its checksum, as a faulty writer would."""
     path = copy / f"{name}.npy"
     array = np.load(path)
     work(array)
@@ -181,7 +181,7 @@ def test_a_faulty_long_row_is_found_by_verify(tmp_path: Path, work: Callable[[np
         verify(tmp_path / "m", contexts=5)
 
 
-def test_a_manifest_that_lacks_something(copy: Path) -> None:
+def test_an_incomplete_manifest(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
     for missing in ("layout", "features", "pages"):
         (copy / MANIFEST).write_text(json.dumps({k: v for k, v in manifest.items() if k != missing}))
@@ -190,27 +190,27 @@ def test_a_manifest_that_lacks_something(copy: Path) -> None:
     refused(copy, "is damaged")
 
 
-def test_an_output_that_exists_is_left_alone(corpus_file: Path, copy: Path) -> None:
+def test_an_existing_output_is_refused(corpus_file: Path, copy: Path) -> None:
     before = (copy / MANIFEST).read_bytes()
     with pytest.raises(SettingsError, match="exists already"):
         train([corpus_file], copy, Settings(threads=1))
     assert (copy / MANIFEST).read_bytes() == before
 
 
-def test_overwriting_is_asked_for(corpus_file: Path, copy: Path) -> None:
+def test_force_overwrites_a_model(corpus_file: Path, copy: Path) -> None:
     before = snm.load(copy)
     model = train([corpus_file], copy, Settings(features="ngram(0..1)", threads=1), force=True)
     assert model.manifest["links"] < before.manifest["links"]
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"], "nothing is left beside it"
 
 
-def test_an_empty_folder_is_taken(corpus_file: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_used(corpus_file: Path, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     train(corpus_file, tmp_path / "m", Settings(features="ngram(0)", threads=1))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
 
 
-def test_what_is_no_model_is_never_overwritten(corpus_file: Path, tmp_path: Path) -> None:
+def test_other_folders_are_never_overwritten(corpus_file: Path, tmp_path: Path) -> None:
     precious = tmp_path / "thesis"
     precious.mkdir()
     (precious / "chapter1").write_text("words")
@@ -219,7 +219,7 @@ def test_what_is_no_model_is_never_overwritten(corpus_file: Path, tmp_path: Path
     assert (precious / "chapter1").read_text() == "words"
 
 
-def test_a_failed_run_leaves_nothing(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_leaves_no_files(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
         raise KeyboardInterrupt
 
@@ -238,14 +238,14 @@ def test_a_failed_overwrite_keeps_the_old_model(corpus_file: Path, copy: Path, m
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"]
 
 
-def test_a_place_that_cannot_be_written(corpus_file: Path, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written(corpus_file: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(SettingsError, match="cannot write"), ModelWriter(blocked / "m"):
         pass
 
 
-def test_a_link_is_followed(corpus_file: Path, copy: Path) -> None:
+def test_a_symbolic_link_is_followed(corpus_file: Path, copy: Path) -> None:
     link = copy.parent / "link"
     link.symlink_to(copy)
     train(corpus_file, link, Settings(features="ngram(0)", threads=1), force=True)
@@ -254,7 +254,7 @@ def test_a_link_is_followed(corpus_file: Path, copy: Path) -> None:
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy", "link"]
 
 
-def test_a_failed_rename_costs_neither_model(corpus_file: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rename_loses_neither_model(corpus_file: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (copy / MANIFEST).read_bytes()
     rename = os.rename
 
@@ -276,32 +276,32 @@ def test_a_failed_rename_costs_neither_model(corpus_file: Path, copy: Path, monk
 def test_every_link_of_a_long_row_is_found(crowded: str, n: int, code_bytes: int) -> None:
     words, before = 1 << 13, 2 * LINE
     spread, random = Spread.over(words, code_bytes), np.random.default_rng(n)
-    places = {
+    spread_targets = {
         "nowhere": random.choice(np.arange(1, words), n, replace=False),
         "at the beginning": np.arange(1, n + 1),
         "at the end": np.arange(words - n, words),
     }[crowded].astype(np.uint64)
-    targets = (places * spread.inverse & spread.mask).astype(np.uint32)
+    targets = (spread_targets * spread.inverse & spread.mask).astype(np.uint32)
     codes = random.integers(0, 1 << int(spread.code_bits), n).astype(np.uint32)
     links = np.zeros(4 * LINE + 3 * n, spread.link_type)
     others = np.iinfo(links.dtype).max  # rows on both sides
     links[:before] = others
-    slots = matrix_writing_kernels.write_long_row(0, n, targets, codes, spread, before, links)
-    assert slots == matrix_writing_kernels.measure_long_row(0, n, targets, spread)
-    assert slots % LINE == 0
-    links[before + slots :] = others
-    assert np.count_nonzero(links[before : before + slots]) == n
-    assert slots <= (1.4 * n + LINE if crowded == "nowhere" else 2.5 * n)
-    for place, code in zip(places.tolist(), codes.tolist(), strict=True):
-        at = before + matrix_kernels.position_of_link(place, n, spread)
-        assert matrix_kernels.find_link(place, at, links, spread) == code
-    for missing in np.setdiff1d(np.arange(1, words), places)[::50].tolist():
+    positions = matrix_writing_kernels.write_long_row(0, n, targets, codes, spread, before, links)
+    assert positions == matrix_writing_kernels.measure_long_row(0, n, targets, spread)
+    assert positions % LINE == 0
+    links[before + positions :] = others
+    assert np.count_nonzero(links[before : before + positions]) == n
+    assert positions <= (1.4 * n + LINE if crowded == "nowhere" else 2.5 * n)
+    for wanted, code in zip(spread_targets.tolist(), codes.tolist(), strict=True):
+        at = before + matrix_kernels.position_of_link(wanted, n, spread)
+        assert matrix_kernels.find_link(wanted, at, links, spread) == code
+    for missing in np.setdiff1d(np.arange(1, words), spread_targets)[::50].tolist():
         at = before + matrix_kernels.position_of_link(missing, n, spread)
         assert matrix_kernels.find_link(missing, at, links, spread) == -1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_arrays_are_mapped_whole_where_memory_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_prefaulted_if_memory_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "a.npy", np.arange(10_000))
     array = storage.open_array(tmp_path / "a.npy")
     asked: list[int] = []
@@ -312,13 +312,13 @@ def test_arrays_are_mapped_whole_where_memory_holds_them(tmp_path: Path, monkeyp
 
         def madvise(self, advice: int) -> None:
             asked.append(advice)
-            raise OSError("a kernel that does not know of it")
+            raise OSError("an old Linux kernel")
 
-    storage.map_whole([array, np.arange(3)])
+    storage.prefault([array, np.arange(3)])
     assert np.array_equal(array, np.arange(10_000))
     monkeypatch.setattr(storage, "_mapping_of", lambda array: Mapping())
-    storage.map_whole([array, array])
+    storage.prefault([array, array])
     assert asked == [storage.MADV_POPULATE_READ] * 2
     monkeypatch.setattr(os, "sysconf", lambda name: 2 * array.nbytes // mmap.PAGESIZE)
-    storage.map_whole([array, array])
-    assert len(asked) == 2, "they would fill the memory"
+    storage.prefault([array, array])
+    assert len(asked) == 2, "arrays larger than the memory are not prefaulted"

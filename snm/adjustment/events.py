@@ -23,6 +23,10 @@ from snm.text.encoding import Text
 class TrainingEvents(Protocol):
     """Events with the counts of their features, on a CPU or a GPU."""
 
+    @property
+    def events(self) -> int:
+        """How many."""
+
     def mean_features(self, leave_one_out: bool) -> float:
         """Mean number of features of an event that training uses."""
 
@@ -58,6 +62,10 @@ class AnnotatedEvents:
 
     def __len__(self) -> int:
         return len(self.text.tokens)
+
+    @property
+    def events(self) -> int:
+        return self.text.events
 
     @property
     def unigrams(self) -> Unigrams:

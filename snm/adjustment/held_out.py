@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,58 +16,65 @@ from snm.layouts.counts import Counts, RowIndex
 from snm.text.encoding import Text
 
 
+class TouchedRows(NamedTuple):
+    """Events with the whole rows of C that they touch: sums over the vocabulary need them."""
+
+    rows: np.ndarray  # (events, templates) int32: row of `counts`, -1 for none
+    links: np.ndarray  # (events, templates) int64: link of the event's target in the row, -1 for none
+    counts: Counts
+
+    @classmethod
+    def of(cls, rows: np.ndarray, words: np.ndarray, counts: Counts) -> TouchedRows:
+        """From rows of larger counts, -1 for none, and the events' targets."""
+        used, numbers = np.unique(rows, return_inverse=True)
+        selected = _select_rows(counts, used[used >= 0])
+        rows = (numbers.reshape(rows.shape) - np.count_nonzero(used < 0)).astype(np.int32)
+        links = np.empty(rows.shape, np.int64)
+        row_kernels.find_links(rows, words, selected.offsets, selected.targets, links)
+        return cls(rows, links, selected)
+
+
 class HeldOut:
-    """Held-out text with the whole rows of C that its events touch: sums over the vocabulary need them."""
+    """The events of a held-out text."""
 
     def __init__(self, text: Text, extractor: Extractor, counts: Counts, index: RowIndex) -> None:
-        self.text, tokens = text, text.tokens
+        tokens = text.tokens
         found = np.empty((len(tokens), extractor.n_templates), np.int64)
         for start, stop in extractor.blocks(0, len(tokens)):
             row_kernels.find_rows(extractor.keys(tokens, start, stop), index, found[start:stop])
-        used, renumbered = np.unique(found, return_inverse=True)
-        absent = int(used[0] < 0)
-        self.rows = (renumbered.reshape(found.shape) - absent).astype(np.int32)
-        self.counts = _select_rows(counts, used[absent:])
-        self.links = np.empty(self.rows.shape, np.int64)
-        row_kernels.find_links(self.rows, tokens, self.counts.offsets, self.counts.targets, self.links)
-        self.events = np.flatnonzero(self.rows[:, 0] >= 0)
+        events = np.flatnonzero(found[:, 0] >= 0)
+        self.words, self.events = tokens[events], len(events)
+        self.touched = TouchedRows.of(found[events], self.words, counts)
 
     def perplexity(self, adjustment: AdjustmentFunction, threads: int = 1) -> float:
         """Perplexity of the text under the present weights."""
-        weights, sums = adjustment.weigh(self.counts, threads)
-        rows, links = self.rows[self.events], self.links[self.events]
+        weights, sums = adjustment.weigh(self.touched.counts, threads)
         gradients = np.zeros(len(sums)), np.zeros(len(weights))
-        loss = adjustment_kernels.multinomial_loss(rows, links, weights, sums, *gradients)
-        return float(np.exp(loss / len(self.events)))
+        loss = adjustment_kernels.multinomial_loss(self.touched.rows, self.touched.links, weights, sums, *gradients)
+        return float(np.exp(loss / self.events))
 
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, seed: int, advance: Callable[[int], None]
     ) -> float:
         """One pass of the multinomial loss over mini-batches in random order; returns the mean loss."""
-        weights = np.zeros(len(self.counts.targets), np.float32)
-        sums = np.zeros(len(self.counts.features), np.float32)
         gradient = np.zeros(len(adjustment.table), np.float32)
         order = np.random.default_rng(seed).permutation(self.events)
         loss = 0.0
-        for start in range(0, len(order), settings.batch):
+        for start in range(0, self.events, settings.batch):
             batch = np.sort(order[start : start + settings.batch])
-            loss += self._train_batch(batch, adjustment, settings.learning_rate(), weights, sums, gradient)
+            loss += self._train_batch(batch, adjustment, settings.learning_rate(), gradient)
             advance(len(batch))
-        return loss / max(1, len(order))
+        return loss / max(1, self.events)
 
-    def _train_batch(
-        self, batch: np.ndarray, adjustment: Adjustment, rate: float,
-        weights: np.ndarray, sums: np.ndarray, gradient: np.ndarray,
-    ) -> float:  # fmt: skip
-        rows, links, table = self.rows[batch], self.links[batch], adjustment.for_kernels
-        order = np.empty(rows.size, np.int64)
-        touched = order[: adjustment_kernels.mark_rows(rows, np.zeros(len(sums), bool), order)]
-        adjustment_kernels.weigh_listed(touched, self.counts, table, weights, sums)
+    def _train_batch(self, batch: np.ndarray, adjustment: Adjustment, rate: float, gradient: np.ndarray) -> float:
+        """Steps for the events `batch`; returns their summed loss."""
+        rows, links, counts = TouchedRows.of(self.touched.rows[batch], self.words[batch], self.touched.counts)
+        weights, sums = adjustment.weigh(counts)
         row_gradients, link_gradients = np.zeros(len(sums)), np.zeros(len(weights))
         loss = adjustment_kernels.multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients)
         for apply in (False, True) if rate else (False,):
             adjustment_kernels.multinomial_gradient(
-                touched, row_gradients, link_gradients, weights, self.counts, table, gradient, apply, rate
+                row_gradients, link_gradients, weights, counts, adjustment.for_kernels, gradient, apply, rate
             )
         return float(loss)
 

@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Settings of training the adjustment function, validated when they are made."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from snm.adjustment.metafeatures import MetafeatureSet
 from snm.errors import SettingsError
+from snm.layouts.weights import SLOTS_PER_LINE
 
 LOSSES = ("leave-one-out", "poisson", "multinomial")
 OPTIMISERS = ("adagrad", "sgd")
-MAX_FEATURES_OF_EVENTS = 1 << 29  # of events, by default; beyond, a sample is drawn (docs/estimation.md)
-MAX_DEFAULT_SLOTS = 1 << 28  # slots
-MAX_SLOTS = 1 << 31  # places have 32 bits, and threads have copies of weights beyond
+MAX_FEATURES_OF_EVENTS = 1 << 29  # features that a pass uses by default; of more, a sample (docs/estimation.md)
+MAX_DEFAULT_SLOTS = 1 << 28
+MAX_SLOTS = 1 << 31  # rows of the table have 32-bit numbers, and private rows follow the slots
 DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
 
 
@@ -20,19 +21,18 @@ DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
 class TrainingSettings:
     """How the adjustment function is learned.
 
-    None: the optimiser's own rate, slots by the links, as many events as have 2^29 features and fit into memory, and as
-    `start` of every A(i, j) minus the logarithm of the mean number of features an event: there predictions have the
-    right mass before the first step.
+    By default A(i, j) starts at minus the logarithm of the mean number of features of an event, so that predictions
+    sum to about one before the first step.
     """
 
     loss: str = "leave-one-out"
     optimiser: str = "adagrad"
-    rate: float | None = None
-    accumulator: float = 1.0
+    rate: float | None = None  # None: that of DEFAULT_RATES
+    accumulator: float = 1.0  # initial sum of squared gradients
     passes: int = 1
-    slots: int | None = None
-    events: int | None = None
-    batch: int = 4096
+    slots: int | None = None  # None: by the number of links
+    events: int | None = None  # None: those with MAX_FEATURES_OF_EVENTS features, as far as memory allows
+    batch: int = 4096  # events of a step of the multinomial loss
     start: float | None = None
     metafeatures: MetafeatureSet = field(default_factory=MetafeatureSet.parse)
 
@@ -55,17 +55,19 @@ class TrainingSettings:
             raise SettingsError(f"slots is {self.slots}; the most is {MAX_SLOTS}")
 
     def table_slots(self, links: int, most: int = MAX_DEFAULT_SLOTS) -> int:
-        """Slots of the table: as asked, made up to eights, or a power of two above half the links, 2^20 to `most`."""
-        return -(-self.slots // 8) * 8 if self.slots else min(max(1 << (links // 2).bit_length(), 1 << 20), most)
+        """Slots of the table: `slots` rounded up to whole lines, or a power of two by the links, 2^20 to `most`."""
+        if self.slots:
+            return -(-self.slots // SLOTS_PER_LINE) * SLOTS_PER_LINE
+        return min(max(1 << (links // 2).bit_length(), 1 << 20), most)
 
     @property
-    def bytes_a_slot(self) -> int:
-        """Of the table, and of what is as long: a gradient, and the weights of the best pass."""
+    def bytes_per_slot(self) -> int:
+        """Bytes of a slot in the table, in the gradient of the multinomial loss and in the best pass's weights."""
         return 4 * (1 + (self.optimiser == "adagrad") + (self.loss == "multinomial") + (self.passes > 1))
 
-    def events_of(self, slots: int) -> int:
-        """Events to train on, of those that have up to `slots` features each."""
-        return MAX_FEATURES_OF_EVENTS // slots if self.events is None else self.events
+    def max_events(self, templates: int) -> int:
+        """How many events to train on at most, where each has up to `templates` features."""
+        return MAX_FEATURES_OF_EVENTS // templates if self.events is None else self.events
 
     def learning_rate(self) -> float:
         return DEFAULT_RATES[self.optimiser] if self.rate is None else self.rate

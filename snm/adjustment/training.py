@@ -45,7 +45,7 @@ def train_adjustment(
     for number in range(1, settings.passes + 1):
         label = f"training {number}/{settings.passes}" if settings.passes > 1 else "training"
         if fitted is not None:
-            with progress(label, len(fitted.events)) as bar:
+            with progress(label, fitted.events) as bar:
                 assert isinstance(adjustment, Adjustment)  # the GPU's does not train on rows
                 report.losses.append(fitted.train(adjustment, settings, seed + number, bar))
         elif events is not None:

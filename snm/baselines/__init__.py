@@ -1,1 +1,1 @@
-"""The systems that the paper compares SNM with, on the same counts and behind the same protocol."""
+"""The models that the paper compares SNM with. All are `LanguageModel`s; backoff models use the counts of SNM."""

@@ -1,4 +1,4 @@
-"""Commands that make models of models: export, import, mix."""
+"""Commands that make models from models: export, import, mix."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def export(path: str, file: Any) -> None:
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
 @click.option("--force", is_flag=True, help="Overwrite a model of that name.")
 def import_arpa(file: str, output: str, force: bool) -> None:
-    """Turn an ARPA FILE (plain or compressed) of any toolkit into a model."""
+    """Convert an ARPA FILE (plain or compressed) of any toolkit to a model."""
     from snm.baselines.backoff.arpa import read_arpa
 
     with progress_bar("importing", 0) as bar:
@@ -49,11 +49,11 @@ def import_arpa(file: str, output: str, force: bool) -> None:
 
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.option("--dev", multiple=True, required=True, help="Held-out text to find the weights on.")
+@click.option("--dev", multiple=True, required=True, help="Held-out text that the weights are fitted to.")
 @click.option("-o", "--output", help="Folder of the mixture to write.")
-@click.option("--test", multiple=True, help="Text to judge the mixture on, where none is written.")
+@click.option("--test", multiple=True, help="Text to measure the perplexity of the mixture on; without -o.")
 @click.option("--test-file", "test_files", multiple=True,
-              help="Probabilities of the test text, one for each MODEL that is a file of them.")  # fmt: skip
+              help="Probabilities of the test text, for each MODEL that is a file of probabilities.")  # fmt: skip
 @threads_option
 @click.option("--force", is_flag=True, help="Overwrite a model of that name.")
 @import_option
@@ -64,22 +64,22 @@ def mix(
 ) -> None:  # fmt: skip
     """Mix two or more MODELs linearly, with the weights that are best on held-out text.
 
-    A MODEL is a model's folder, an ARPA file, or, from any other program, a file of probabilities of the held-out text:
-    one number (or its log10) for every word and sentence end, in order. All models must have the same words.
+    A MODEL is a model's folder, an ARPA file, or a file of another program's probabilities of the held-out text: one
+    number (or its log10) for each word and sentence end, in order. All models must have the same words.
 
-    With -o the mixture is written, a model like any other. With a file of probabilities it cannot be: its weights and
-    perplexities are printed.
+    With -o the mixture is written as a model. Without -o, its weights and perplexities are printed; files of
+    probabilities need this form.
     """
     from snm import mixing
 
-    plain = [model for model in models if mixing.is_plain(Path(model))]
+    plain = [model for model in models if mixing.is_probability_file(Path(model))]
     if output is None:
         found = mixing.weigh(models, dev, test, test_files, chosen_threads(threads), notify(as_json))
         if as_json:
             print_json({**asdict(found), "weights": found.weights.tolist()})
         return
     if plain or test or test_files:
-        what = f"{plain[0]} holds probabilities of one text" if plain else "--test judges a mixture that is not written"
+        what = f"{plain[0]} has the probabilities of one text" if plain else "--test and --test-file exclude -o"
         raise click.UsageError(f"{what}; leave out -o to see weights and perplexities, or write a mixture of models")
     made = mixing.mix(models, dev, output, force, chosen_threads(threads), notify(as_json))
     if as_json:

@@ -1,4 +1,4 @@
-"""Commands that look at a model: info, verify."""
+"""Commands that inspect a model: info, verify."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from snm.cli.terminal import bar as progress_bar
 @model_argument
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """What MODEL is: features, size, how it was trained."""
+    """Describe MODEL: features, size, training."""
     from snm.storage import read_manifest
 
     m = read_manifest(Path(path))
@@ -73,7 +73,7 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     if "estimation" in m:
         return [*rows, ("estimation", ", ".join(f"{name} {value}" for name, value in m["estimation"].items()))]
     t = m["training"]
-    marks = f"{m['pages']['shadowed']} features have the page and mark of another"
+    marks = f"{m['pages']['shadowed']} features share page and mark with another"
     rows.append(("weights", f"{8 * m['pages']['code_bytes']} bits; {marks}"))
     rows.append(("loss", f"{t['loss']}, {t['optimiser']} at {t['rate']}, kept pass {t['best_pass']}"))
     rows.append(("metafeatures", f"{len(t['metafeatures'].split(','))} conjunctions, {t['slots']:,} slots"))
@@ -82,21 +82,20 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
         steps = f"held-out perplexity {gate['ungated']:.2f} → {min(gate['perplexities']):.2f}"
         rows.append(("gate", f"{gate['units']} units, learned on {gate['events']:,} tokens, {steps}"))
     if t["prune"] > 1:
-        rows.append(("pruned", f"features seen fewer than {t['prune']} times, n-grams of up to five words aside"))
+        rows.append(("pruned", f"features seen fewer than {t['prune']} times, except n-grams of up to five words"))
     return rows
 
 
 @click.command()
 @model_argument
 @click.argument("text", nargs=-1)
-@click.option("--contexts", type=Number(1), default=1000, show_default=True, help="Contexts to add up.")
+@click.option("--contexts", type=Number(1), default=1000, show_default=True, help="Contexts to check.")
 @import_option
 @json_option
 def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> None:
     """Check MODEL: checksums, rows and row sums, and that probabilities sum to one.
 
-    The sum of P(w | h) over the whole vocabulary is taken for contexts h of TEXT, or, without one, of
-    sentences drawn from the model.
+    P(w | h) is summed over all words w for contexts h of TEXT or, without TEXT, of sentences sampled from the model.
     """
     from snm.evaluation import verify as check
 
@@ -105,8 +104,8 @@ def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> No
     if as_json:
         print_json(asdict(report))
         return
-    click.echo("checksums, rows and links are as they should be")
+    click.echo("checksums, rows and links are correct")
     click.echo(
-        f"over {report.contexts:,} contexts ({report.at_start} sentence starts, {report.with_unknown} with <UNK>), "
-        f"the sum of all probabilities is at most {report.worst:.1e} away from 1"
+        f"in {report.contexts:,} contexts ({report.at_start} sentence starts, {report.with_unknown} with <UNK>), "
+        f"the sum of all probabilities differs from 1 by at most {report.worst:.1e}"
     )

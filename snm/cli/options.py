@@ -1,4 +1,4 @@
-"""Options and parameter types that several commands share, and help in groups."""
+"""Options, parameter types and helpers that several commands share; help with options in groups."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def chosen_threads(threads: int | None) -> int:
 
 
 def import_modules(ctx: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
+    """Import modules by name, or Python files by path."""
     sys.path.insert(0, "")
     for module in modules:
         path = Path(module)
@@ -87,7 +88,7 @@ class GroupedCommand(click.Command):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 import_option = click.option(
     "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=import_modules,
-    help="Import a Python module or file first, one that registers feature families.",
+    help="Import a Python module or file that registers feature families.",
 )  # fmt: skip
 model_argument = click.argument("path", metavar="MODEL")
 

@@ -1,4 +1,4 @@
-"""Commands that show: reproduce, demo."""
+"""The commands reproduce and demo."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from snm.cli.terminal import notify
     "--shard", type=Number(0), default=0, show_default=True, help="The benchmark's held-out shard to test on."
 )
 @click.option("-o", "--output", required=True, help="Folder for the results; a run that was stopped goes on there.")
+@click.option("--vocab", help="File with the vocabulary of all models, one word a line.")
 @click.option("--prune", type=Number(1), default=1, show_default=True,
-              help="Leave features out of SNM that were seen less often, short n-grams aside.")  # fmt: skip
-@click.option("--events", type=Number(1), default=1 << 32, help="Train SNM on about so many events.  [default: all]")
+              help="Leave out SNM's features seen less often, except n-grams of up to five words.")  # fmt: skip
+@click.option("--events", type=Number(1), help="Train SNM on about this many events.  [default: all]")
+@click.option("--slots", type=Number(1), help="Slots of SNM's table of metafeature weights.  [default: by the links]")
 @click.option("--take", multiple=True, metavar="FOLDER",
               help="Take models that are missing from the results of another run, such as one on a GPU.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="MODEL",
@@ -37,8 +39,10 @@ def reproduce(
     corpus: str,
     shard: int,
     output: str,
+    vocab: str | None,
     prune: int,
-    events: int,
+    events: int | None,
+    slots: int | None,
     take: tuple[str, ...],
     only: tuple[str, ...],
     keep_models: bool,
@@ -48,21 +52,23 @@ def reproduce(
 ) -> None:
     """The paper's tables on a corpus: table1, table2, table3, ablations.
 
-    What is missing is trained; mixture weights are found on the valid text, perplexities are the test text's. Each
-    table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot; with
-    table3 there is a plot of perplexity against words scored a second on one core, too.
+    Models that are missing are trained; mixture weights are found on the valid text, perplexities are of the test text.
+    Each table is printed and written to the folder as Markdown, JSON and, where matplotlib is installed, a plot; table3
+    also as a plot of perplexity against words scored a second on one core.
 
-    SNM is the paper's here, nothing pruned and all events looked at; where a text is too large for that, --prune and
-    --events say how far to depart from it.
+    SNMs are trained as by snm train --paper. --prune, --events and --slots are for texts that would not fit; the
+    caption of a table lists every departure from the paper.
     """
     from snm.errors import MissingExtra
     from snm.reproduction.plots import plot, plot_frontier
-    from snm.reproduction.tables import markdown
+    from snm.reproduction.tables import Limits, markdown
     from snm.reproduction.workspace import Workspace
+    from snm.settings import ALL_EVENTS
 
     folder, say = Path(output), notify(False)
+    limits = Limits(prune, events or ALL_EVENTS, slots, Path(vocab) if vocab else None)
     work = Workspace(
-        folder, Path(corpus), chosen_threads(threads), memory, keep_models, shard, prune, events, progress_bar, say
+        folder, Path(corpus), chosen_threads(threads), memory, keep_models, shard, limits, progress_bar, say
     )
     for other in take:
         work.take(Path(other))
@@ -71,10 +77,11 @@ def reproduce(
         return
     for name in tables:
         rows = work.table(name)
-        text = markdown(name, work.corpus.name + work.limits, rows)
+        where, caption = f"{work.corpus.name}{limits}", work.caption(name)
+        text = markdown(name, where, rows, caption)
         (folder / f"{name}.md").write_text(text)
         (folder / f"{name}.json").write_text(
-            json.dumps({"table": name, "corpus": work.corpus.name + work.limits, "rows": rows}, indent=1)
+            json.dumps({"table": name, "corpus": where, "caption": caption, "rows": rows}, indent=1)
         )
         print_json({"table": name, "rows": rows}) if as_json else click.echo(text)
         try:

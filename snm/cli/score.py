@@ -51,9 +51,9 @@ def _print_perplexity(report: PerplexityReport) -> None:
 def ppl(path: str, text: tuple[str, ...], threads: int | None, engine: str, as_json: bool) -> None:
     """Perplexity of TEXT (or of standard input) under MODEL.
 
-    Over all words and sentence ends. Words outside an open vocabulary count as <UNK>, one word that is easy to
-    predict where many are rare: perplexities compare only between models of the same vocabulary. In a closed one
-    they are left out.
+    All words and sentence ends are targets. Words outside an open vocabulary count as <UNK>; words outside a closed
+    one are left out. <UNK> is easy to predict where many words are rare, so only perplexities of models with the same
+    vocabulary can be compared.
     """
     from snm.text.encoding import encode_files
     from snm.text.files import STDIN
@@ -76,9 +76,9 @@ def ppl(path: str, text: tuple[str, ...], threads: int | None, engine: str, as_j
 def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None:
     """log10 probability of each line of TEXT (or of standard input), its end included.
 
-    A line of output for every line of input; a blank line for a blank one. In a closed vocabulary words
-    outside it are left out. With --tokens, columns separated by tabs: the sentence's, then every word with its
-    own, and OOV after a word outside the vocabulary.
+    Prints one line for each line of input, blank for a blank one. Words outside a closed vocabulary are left out. With
+    --tokens, the columns are separated by tabs: the sentence's log10 probability, then each word with its own, and OOV
+    after a word outside the vocabulary.
     """
     from snm.text.files import STDIN, read_lines
 
@@ -118,7 +118,7 @@ def _score_line(model: LanguageModel, words: list[tuple[str, float]], tokens: bo
 @import_option
 @json_option
 def next_words(path: str, words: tuple[str, ...], k: int, as_json: bool) -> None:
-    """The likeliest words after WORDS (none: at the start of a sentence)."""
+    """The most probable words after WORDS; without WORDS, at the start of a sentence."""
     found = load_model(path).next_words(" ".join(words), k)
     if as_json:
         print_json([{"word": word, "probability": p} for word, p in found])
@@ -132,14 +132,15 @@ def next_words(path: str, words: tuple[str, ...], k: int, as_json: bool) -> None
 @click.option("-n", "count", type=Number(1), default=1, show_default=True, help="How many sentences.")
 @click.option("--prompt", default="", help="Words that each sentence begins with.")
 @click.option("--max-words", type=Number(1), default=100, show_default=True)
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1 likelier, above 1 wilder.")
-@click.option("--unknown", is_flag=True, help="Let <UNK> be drawn too.")
+@click.option("--temperature", type=float, default=1.0, show_default=True,
+              help="Below 1, probable words are more frequent; above 1, less.")  # fmt: skip
+@click.option("--unknown", is_flag=True, help="Sample <UNK> too.")
 @click.option("--seed", type=Number(0), help="Seed, to get the same sentences again.")
 @import_option
 def generate(
     path: str, count: int, prompt: str, max_words: int, temperature: float, unknown: bool, seed: int | None
 ) -> None:
-    """Draw sentences from MODEL."""
+    """Sample sentences from MODEL."""
     model = load_model(path)
     for i in range(count):
         click.echo(model.generate(None if seed is None else (seed, i), prompt, max_words, temperature, unknown))
@@ -152,10 +153,10 @@ def generate(
 @import_option
 @json_option
 def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
-    """Which features fired for every word of SENTENCE, and what each brought to its probability.
+    """The features of each word of SENTENCE, and their shares of its probability.
 
-    The shares of a word add up to its probability exactly. The weight of a feature is its part of
-    the whole distribution at that place, the gate what its row is multiplied by there.
+    The shares of a word add up to its probability exactly. The weight of a feature is its part of the whole
+    distribution at that position; the gate is the factor of its row there.
     """
     explanations = load_model(path).explain(sentence)
     if as_json:

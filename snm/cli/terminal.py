@@ -1,6 +1,4 @@
-"""What the command line needs of a terminal: types of parameters, the option that most commands have, errors on one
-line, progress bars, messages.
-"""
+"""Terminal handling: one-line errors and exit codes, signals, progress bars, messages."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from snm.errors import SnmError
 
 
 class Group(click.Group):
-    """Turns every error that is for a person into one line and an exit code."""
+    """The group of all commands. Errors that a user can act on become one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -37,59 +35,61 @@ class Group(click.Group):
 
 
 class Interrupts:
-    """Signals end the work inside by an exception, so that what is unfinished is cleared away.
+    """A context in which signals raise an exception, so that unfinished files are removed.
 
-    Such an exception can be lost: Python ignores it in callbacks, and libraries catch whatever comes. So the signal
-    is sent again until a handler of the exception is seen at work, which nothing interrupts then.
+    The exception can be lost: Python ignores it in callbacks, and some libraries catch every exception. So the signal
+    is sent again until the exception is being handled. The handling itself is not interrupted.
     """
 
-    AGAIN = 0.1  # seconds
+    INTERVAL = 0.1  # seconds
 
     def __init__(self) -> None:
         self._raised: BaseException | None = None
         self._ended = threading.Event()
-        self._insisting: threading.Thread | None = None
+        self._resending: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        heeded = [signal.SIGTERM, signal.SIGHUP]
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs are deaf to it
-            heeded.append(signal.SIGINT)
-        self._before = {number: signal.signal(number, self._stop) for number in heeded}
-        self._tell_ignored, sys.unraisablehook = sys.unraisablehook, self._ignored
+        handled = [signal.SIGTERM, signal.SIGHUP]
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore SIGINT
+            handled.append(signal.SIGINT)
+        self._before = {number: signal.signal(number, self._stop) for number in handled}
+        self._default_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        sys.unraisablehook = self._tell_ignored
-        if self._insisting is not None:
-            self._insisting.join()
-            return  # the process ends; what arrives now is ignored
+        sys.unraisablehook = self._default_hook
+        if self._resending is not None:
+            self._resending.join()
+            return  # the process is ending; later signals are ignored
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._ended.is_set() or self._clearing_up():
+        if self._ended.is_set() or self._is_handling():
             return
         if self._raised is None:
             self._raised = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-            self._insisting = threading.Thread(target=self._insist, args=(number,), daemon=True)
-            self._insisting.start()
+            self._resending = threading.Thread(target=self._resend, args=(number,), daemon=True)
+            self._resending.start()
         raise self._raised
 
-    def _insist(self, number: int) -> None:
-        while not self._ended.wait(self.AGAIN):
+    def _resend(self, number: int) -> None:
+        while not self._ended.wait(self.INTERVAL):
             os.kill(os.getpid(), number)
 
-    def _clearing_up(self) -> bool:
-        handled = sys.exc_info()[1]
-        while handled is not None and handled is not self._raised:
-            handled = handled.__context__
-        return handled is not None
+    def _is_handling(self) -> bool:
+        """Whether a handler of our exception is running."""
+        error = sys.exc_info()[1]
+        while error is not None and error is not self._raised:
+            error = error.__context__
+        return error is not None
 
-    def _ignored(self, unraisable: Any) -> None:
+    def _unraisable(self, unraisable: Any) -> None:
+        """Report an exception that Python ignores, unless it is ours."""
         if self._raised is None or unraisable.exc_value is not self._raised:
-            self._tell_ignored(unraisable)
+            self._default_hook(unraisable)
 
 
 def end(message: str, code: int) -> NoReturn:
@@ -99,7 +99,7 @@ def end(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal's standard error, nothing elsewhere."""
+    """A progress bar on standard error if that is a terminal; with a total of 0, a counter of megabytes."""
     if not sys.stderr.isatty():
         yield lambda n: None
         return
@@ -126,4 +126,5 @@ def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def notify(quiet: bool) -> Callable[[str], None]:
+    """A function that prints messages to standard error, or nothing if `quiet`."""
     return (lambda message: None) if quiet else (lambda message: click.echo(message, err=True))

@@ -1,4 +1,4 @@
-"""Builds the directory through which rows are found by their keys."""
+"""Building the directory through which rows are found by their keys."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from snm.kernels import row_index as row_kernels
 from snm.layouts.counts import RowIndex
 
-ROWS_PER_ENTRY = 4  # a look-up scans this many keys on average: half a cache line
+ROWS_PER_ENTRY = 4  # on average; a look-up scans these keys, half a cache line
 
 
 def build_row_index(features: np.ndarray) -> RowIndex:
-    """The directory of sorted feature keys."""
+    """The directory of sorted feature keys. features: (rows,) uint64"""
     low, high = int(features[0]), int(features[-1])
     wanted = max(1, len(features) // ROWS_PER_ENTRY)
     shift = min(((high - low) // wanted).bit_length(), 63)  # a shift by 64 is undefined

@@ -1,8 +1,8 @@
-"""Links of a text on disk, by bucket, where the memory is small for the text.
+"""Links of a text on disk, by bucket, for texts whose links are many times larger than memory.
 
-To walk over the tokens again for every partition takes time that grows with the square of the text. Here they are
-walked over once: *runs* of the text, each as long as its links fit into memory, are shared out into buckets and
-written one after another, and a partition is read from all of them.
+Walking over the tokens for every partition takes time that grows with the square of the text. Here the text is walked
+once, in *runs* whose links fit into memory. Each run is scattered to its buckets and written; a partition is read from
+all runs.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ from snm import parallel
 from snm.counts.walks import LINK_BYTES, Walk, bounds_of
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
-from snm.memory import LARGE, zeros
+from snm.memory import HUGE_PAGE, zeros
 from snm.progress import Advance, ignore
 from snm.storage import ModelWriter
 
-ALIGNED = 4096  # bytes: where reads and writes that bypass the system's cache may begin and end
-WRITTEN_AT_ONCE = 256 << 20
-READ_AT_ONCE = 4 << 20
+ALIGNMENT = 4096  # bytes: of memory, offset and length of direct reads and writes
+WRITE_BYTES = 256 << 20  # at once
+READ_BYTES = 4 << 20
 
 
 class SpillFile:
-    """A file without a name, gone when this process is. It bypasses the system's cache where that can be bypassed:
-    every byte is written once and read once, and the cache would only be slower (four times, where it was measured).
+    """A file without a name, which the system deletes with the process.
+
+    Direct input and output where possible: every byte is written once and read once, and through the system's cache
+    that was four times slower.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-        self._bypass(True)
+        self._set_direct(True)
 
-    def _bypass(self, yes: bool) -> None:
-        with suppress(ImportError, AttributeError, OSError):  # not on every system, nor with every file system
+    def _set_direct(self, direct: bool) -> None:
+        with suppress(ImportError, AttributeError, OSError):  # some systems and file systems do not have it
             import fcntl
 
             flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
-            fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_DIRECT if yes else flags & ~os.O_DIRECT)
+            fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)
 
     def write(self, data: memoryview, at: int) -> None:
-        """Write bytes of an `aligned_bytes`, a whole number of ALIGNED of them."""
-        self._move(os.pwritev, data, at, WRITTEN_AT_ONCE)
+        """Write to offset `at`. Data, length and offset are multiples of ALIGNMENT, see `aligned_bytes`."""
+        self._move(os.pwritev, data, at, WRITE_BYTES)
 
     def read(self, into: memoryview, at: int) -> None:
-        """Fill the beginning of an `aligned_bytes`, a whole number of ALIGNED."""
-        self._move(os.preadv, into, at, READ_AT_ONCE)
+        """Fill `into` from offset `at`, with the same alignment."""
+        self._move(os.preadv, into, at, READ_BYTES)
 
     def _move(self, move: Callable[[int, list[memoryview], int], int], data: memoryview, at: int, most: int) -> None:
         done = 0
@@ -62,7 +64,7 @@ class SpillFile:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                self._bypass(False)  # of this file system other places are aligned
+                self._set_direct(False)  # this file system needs another alignment
                 moved = move(self._file.fileno(), [data[done : done + most]], at + done)
             if not moved:
                 raise OSError(errno.EIO, "a temporary file ends too early")
@@ -72,56 +74,59 @@ class SpillFile:
         self._file.close()
 
 
+def _padded(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
 def aligned_bytes(length: int) -> np.ndarray:
-    """At least as many bytes as a `SpillFile` can write and read; those of the system itself begin with a page."""
-    return zeros((max(LARGE, -(-length // ALIGNED) * ALIGNED),), np.uint8)
+    """At least `length` bytes, aligned for a `SpillFile`: `zeros` maps arrays of this size, at a memory page."""
+    return zeros((max(HUGE_PAGE, _padded(length)),), np.uint8)
 
 
 class Spilled:
-    """The links of a text as `Walk` has them, walked over once. Partitions are to be taken in their order."""
+    """The links of a text, as `Walk` has them, from one walk. Partitions must be read in order."""
 
     def __init__(
         self, tokens: np.ndarray, extractor: Extractor, threads: int, memory: int, writer: ModelWriter,
         advance: Advance = ignore,
     ) -> None:  # fmt: skip
-        """`memory` bytes are for a run; `writer` has the disk."""
+        """`memory`: bytes for a run. `writer`: its folder is on the disk to use."""
         self.threads, buckets = threads, 1 << extractor.layout.bucket_bits
         length = max(1, memory // (LINK_BYTES * max(1, extractor.n_templates - 1)))
         self.runs = [(start, min(start + length, len(tokens))) for start in range(0, len(tokens), length)]
-        self.sizes = writer.scratch((len(self.runs), buckets))
-        self.totals = np.zeros(buckets, np.int64)
+        self.run_sizes = writer.scratch((len(self.runs), buckets))  # links of each run in each bucket
+        self.bucket_sizes = np.zeros(buckets, np.int64)
         self._file = SpillFile(writer.folder)
-        self._next = np.zeros(len(self.runs), np.int64)  # of every run, the place of its next link in the file
-        room = aligned_bytes(min(length, len(tokens)) * (extractor.n_templates - 1) * LINK_BYTES)
+        self._next = np.zeros(len(self.runs), np.int64)  # index of each run's next link in the file
+        buffer = aligned_bytes(min(length, len(tokens)) * (extractor.n_templates - 1) * LINK_BYTES)
         at = 0
-        for number, (start, stop) in enumerate(self.runs):
+        for run, (start, stop) in enumerate(self.runs):
             walk = Walk(tokens, extractor, threads, start, stop)
-            walk.scatter(0, buckets, room.view(np.uint64), advance=advance)
-            self.sizes[number], self._next[number] = walk.totals, at // LINK_BYTES
-            self.totals += walk.totals
-            padded = -(-int(walk.totals.sum()) * LINK_BYTES // ALIGNED) * ALIGNED
-            self._file.write(room[:padded].data, at)
-            at += padded
+            walk.scatter(0, buckets, buffer.view(np.uint64), advance=advance)
+            self.run_sizes[run], self._next[run] = walk.bucket_sizes, at // LINK_BYTES
+            self.bucket_sizes += walk.bucket_sizes
+            size = _padded(int(walk.bucket_sizes.sum()) * LINK_BYTES)
+            self._file.write(buffer[:size].data, at)
+            at += size
 
     def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
-        """See `Walk.scatter`."""
-
-        sizes = self.sizes[:, first:last].astype(np.int64)
-        starts = bounds_of(self.totals, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        """Read the links of the buckets [first, last), see `Walk.scatter`."""
+        sizes = self.run_sizes[:, first:last].astype(np.int64)
+        starts = bounds_of(self.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
 
         def work(runs: tuple[int, int]) -> None:
-            room = aligned_bytes(READ_AT_ONCE)
+            buffer = aligned_bytes(READ_BYTES)
             for run in range(*runs):
                 begin, end = self._next[run], self._next[run] + sizes[run].sum()
-                place = begin
-                while place < end:
-                    skipped = place % (ALIGNED // LINK_BYTES)
-                    length = min(end - place + skipped, READ_AT_ONCE // LINK_BYTES) - skipped
-                    padded = -(-(skipped + length) * LINK_BYTES // ALIGNED) * ALIGNED
-                    self._file.read(room[:padded].data, int(place - skipped) * LINK_BYTES)
-                    piece = room.view(np.uint64)[skipped : skipped + length]
-                    count_kernels.place_links(piece, place - begin, sizes[run], starts[run], links)
-                    place += length
+                at = begin
+                while at < end:
+                    skipped = at % (ALIGNMENT // LINK_BYTES)
+                    length = min(end - at + skipped, READ_BYTES // LINK_BYTES) - skipped
+                    size = _padded((skipped + length) * LINK_BYTES)
+                    self._file.read(buffer[:size].data, int(at - skipped) * LINK_BYTES)
+                    piece = buffer.view(np.uint64)[skipped : skipped + length]
+                    count_kernels.place_links(piece, at - begin, sizes[run], starts[run], links)
+                    at += length
                 self._next[run] = end
                 advance(self.runs[run][1] - self.runs[run][0])
 

@@ -1,4 +1,4 @@
-"""Walks over a text: its links on their way into buckets, how many there are of each and where they go."""
+"""Walking over a text: its links are computed and scattered to their buckets."""
 
 from __future__ import annotations
 
@@ -10,54 +10,57 @@ from snm.kernels import counts as count_kernels
 from snm.progress import Advance, ignore
 
 LINK_BYTES = 8
-NOWHERE = np.empty(0, np.uint32)
+NO_ORIGINS = np.empty(0, np.uint32)
 
 
-def bounds_of(totals: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Where the links of each bucket of [first, last) begin and end. totals: links of each bucket"""
-    return np.concatenate([[0], np.cumsum(totals[first:last])]).astype(np.int64)
+def bounds_of(bucket_sizes: np.ndarray, first: int, last: int) -> np.ndarray:
+    """Where the links of the buckets [first, last) begin and end. (last - first + 1,) int64"""
+    return np.concatenate([[0], np.cumsum(bucket_sizes[first:last])]).astype(np.int64)
 
 
 class Walk:
-    """The links of tokens[start:stop], which are walked over for sizes, and again for every range of buckets."""
+    """The links of tokens[start:stop]. One walk finds the sizes of buckets, another one scatters links to some."""
 
     def __init__(
         self, tokens: np.ndarray, extractor: Extractor, threads: int, start: int = 0, stop: int | None = None,
         advance: Advance = ignore,
     ) -> None:  # fmt: skip
-
         self.tokens, self.extractor, self.threads = tokens, extractor, threads
         self.chunks = parallel.shares(start, len(tokens) if stop is None else stop, threads)
         bits = np.uint64(extractor.layout.bucket_bits)
-        self.sizes = np.zeros((len(self.chunks), 1 << extractor.layout.bucket_bits), np.int64)
+        self.chunk_sizes = np.zeros((len(self.chunks), 1 << extractor.layout.bucket_bits), np.int64)
+        """Links of each chunk of the text in each bucket. (chunks, buckets)"""
 
         def work(chunk: int) -> None:
             for start, stop in extractor.blocks(*self.chunks[chunk]):
                 keys = extractor.keys(tokens, start, stop)
-                count_kernels.count_buckets(keys[1:], bits, self.sizes[chunk])
+                count_kernels.count_buckets(keys[1:], bits, self.chunk_sizes[chunk])
                 advance(stop - start)
 
         parallel.run(work, range(len(self.chunks)), threads)
-        self.totals = self.sizes.sum(axis=0)
+        self.bucket_sizes = self.chunk_sizes.sum(axis=0)
+        """Links in each bucket, repeats included. (buckets,) int64"""
 
     def scatter(
-        self, first: int, last: int, links: np.ndarray, origins: np.ndarray = NOWHERE, advance: Advance = ignore
+        self, first: int, last: int, links: np.ndarray, origins: np.ndarray = NO_ORIGINS, advance: Advance = ignore
     ) -> None:
-        """Write the sort keys of the buckets [first, last), bucket after bucket, and where they came from."""
+        """Write the links of the buckets [first, last) to `links`, bucket by bucket, as integers that sort by row.
 
+        origins: if given, receives for each link token * (templates - 1) + template - 1.
+        """
         layout = self.extractor.layout
-        sizes = self.sizes[:, first:last]
-        cursors = np.zeros_like(self.sizes)
-        cursors[:, first:last] = bounds_of(self.totals, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        sizes = self.chunk_sizes[:, first:last]
+        cursors = np.zeros_like(self.chunk_sizes)
+        cursors[:, first:last] = bounds_of(self.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
         bits = np.uint64(layout.bucket_bits), np.uint64(layout.target_bits)
-        slots = self.extractor.n_templates - 1
+        per_token = self.extractor.n_templates - 1
 
         def work(chunk: int) -> None:
             for start, stop in self.extractor.blocks(*self.chunks[chunk]):
                 keys = self.extractor.keys(self.tokens, start, stop)[1:]
                 count_kernels.scatter(
-                    keys, self.tokens[start:stop], *bits, first, last, cursors[chunk], links, start * slots, origins
-                )  # fmt: skip
+                    keys, self.tokens[start:stop], *bits, first, last, cursors[chunk], links, start * per_token, origins
+                )
                 advance(stop - start)
 
         parallel.run(work, range(len(self.chunks)), self.threads)

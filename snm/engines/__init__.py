@@ -1,12 +1,12 @@
-"""Where the steps from tokens to a model run: the threads of this machine, or a GPU.
+"""Where training runs: on the CPU or on a GPU.
 
-An engine counts a text, learns the adjustment function from it, makes the pages of M, and learns the gate. Engines make
-the same counts, and models of the same format; what is learned differs by the order in which it is learned.
+An engine counts a text, learns the adjustment function, writes the matrix, and learns the gate. All engines make the
+same counts and models of the same format; learned weights differ a little, because steps are taken in another order.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from snm.features.extraction import Extractor
 from snm.gate.fitting import GateEvents, GateReport
 from snm.layouts.counts import Counts
 from snm.matrix.writing import MatrixWriter
-from snm.progress import Progress
+from snm.progress import Advance, Notify, Progress
 from snm.settings import Settings
 from snm.storage import ModelWriter
 from snm.text.encoding import Text
 
-WORTH_A_GPU = 1_000_000  # tokens; fewer are done before a GPU has woken up
+MIN_GPU_TOKENS = 1_000_000  # below, the CPU is done before the GPU has started
 
 
 class Engine(Protocol):
@@ -32,32 +32,32 @@ class Engine(Protocol):
 
     @property
     def max_slots(self) -> int:
-        """Of the table of weights, where the user asks for no number."""
+        """Slots of the table of weights at most, unless the user sets a number."""
 
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> TrainingEvents:
-        """The events that the adjustment function is learned from, for `count` to fill in."""
+        """The events that the adjustment is learned from; `count` annotates them."""
 
     def count(
         self, text: Text, extractor: Extractor, prune: int, annotations: TrainingEvents | None, writer: ModelWriter
     ) -> Counting:
-        """The counts of all features but the empty one; features seen less than `prune` times are left out.
+        """The counts of all features except the empty one and those seen less than `prune` times.
 
-        `writer` has disk for what is needed on the way.
+        `writer` provides temporary files.
         """
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
-        """An adjustment function before it is learned."""
+        """An adjustment function with initial weights."""
 
     def matrix_writer(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> MatrixWriter:
-        """What makes the pages of M."""
+        """What writes the matrix."""
 
-    def fit_gate(self, events: GateEvents, units: int, seed: int, advance: Any) -> tuple[np.ndarray, GateReport]:
-        """See `snm.calibration.fit`."""
+    def fit_gate(self, events: GateEvents, units: int, seed: int, advance: Advance) -> tuple[np.ndarray, GateReport]:
+        """See `snm.gate.fitting.fit`."""
 
 
-def make(settings: Settings, tokens: int, progress: Progress, notify: Any) -> Engine:
-    """The engine that is asked for, or the one that suits a text of so many tokens."""
-    if settings.engine == "gpu" or (settings.engine == "auto" and tokens >= WORTH_A_GPU and devices.has_gpu()):
+def make(settings: Settings, tokens: int, progress: Progress, notify: Notify) -> Engine:
+    """The engine of the settings, or with `auto` the one that suits a text of `tokens` tokens."""
+    if settings.engine == "gpu" or (settings.engine == "auto" and tokens >= MIN_GPU_TOKENS and devices.has_gpu()):
         from snm.engines.gpu import GpuEngine
 
         return GpuEngine(settings, devices.find_gpu(), progress, notify)

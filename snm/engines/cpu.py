@@ -1,38 +1,44 @@
-"""The engine of threads: Numba kernels over arrays in memory."""
+"""The CPU engine: Numba kernels on several threads, within the memory that the user allows.
+
+The memory is divided like this. First PROGRAM_BYTES, and up to PENDING_SHARE for counts that wait to be written, are
+set aside. Of the rest, EVENTS_SHARE is for annotated events and TABLE_SHARE for the table of weights. While the text is
+counted there is no table yet: partitions get all memory that is free then.
+"""
 
 from __future__ import annotations
 
 import gc
 import shutil
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from snm.adjustment.events import AnnotatedEvents, TrainingEvents
 from snm.adjustment.function import Adjustment, AdjustmentFunction
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
-from snm.counts.counting import ON_THEIR_WAY, Counter
+from snm.counts.counting import PENDING_BYTES, Counter
 from snm.counts.walks import LINK_BYTES
 from snm.features.extraction import Extractor
 from snm.gate.fitting import GateEvents, GateReport, fit
 from snm.layouts.counts import Counts
+from snm.layouts.weights import SLOTS_PER_LINE
 from snm.matrix.writing import MatrixWriter
 from snm.memory import release_free_memory, resident_bytes
-from snm.progress import Progress
+from snm.progress import Advance, Notify, Progress
 from snm.settings import Settings
 from snm.storage import ModelWriter
 from snm.text.encoding import Text
 from snm.text.sampling import sample_sentences
 
-PROGRAM = 192 << 20  # bytes of the program itself, which are part of the memory that the user allows it
-GROWING = 64 << 20  # by which the program grows while it counts: compiled code, buffers of files
-WALKED_SHARE = 1 / 16  # of the memory at most, for tokens to stay in, which are walked over again and again
-ON_THEIR_WAY_SHARE = 1 / 8  # of that memory at most, for counts that are made and not yet written
-EVENTS_SHARE = 0.4  # of what is left, for annotated events: on disk, at random places, they are slow
-TABLE_SHARE = 1 - EVENTS_SHARE  # for the weights that are learned from them
-MIN_ROOM = 128 << 20  # for a partition of the counts
-MAX_WALKS = 12  # over the tokens; links that are written to disk and read again take as long
-ROWS_SHARE = 1 / 1024  # rows of M that are made at one time, to a byte of memory
+PROGRAM_BYTES = 192 << 20  # the program itself
+GROWTH_BYTES = 64 << 20  # by which the program grows while it counts: compiled code, file buffers
+PENDING_SHARE = 1 / 8  # of the memory, at most, for counts that are not yet written
+TOKENS_SHARE = 1 / 16  # of the memory, at most, for the page cache of the tokens, which every partition reads
+EVENTS_SHARE = 0.4  # for annotated events: on disk, random writes to them are slow
+TABLE_SHARE = 1 - EVENTS_SHARE
+MIN_PARTITION_BYTES = 128 << 20
+MAX_WALKS = 12  # over the tokens; more would take longer than writing links to disk and reading them again
+ROWS_PER_BYTE = 1 / 1024  # rows of M that are made at one time, for each byte of memory
 MAX_ROWS = 1 << 21
 
 
@@ -41,28 +47,29 @@ class CpuEngine:
 
     name = "cpu"
 
-    def __init__(self, settings: Settings, progress: Progress, notify: Any) -> None:
+    def __init__(self, settings: Settings, progress: Progress, notify: Notify) -> None:
         self.settings, self.progress, self.notify = settings, progress, notify
-        self.on_their_way = min(ON_THEIR_WAY, int(ON_THEIR_WAY_SHARE * settings.memory))
-        self.room = settings.memory - PROGRAM - self.on_their_way
+        self.pending_bytes = min(PENDING_BYTES, int(PENDING_SHARE * settings.memory))
+        self.array_bytes = settings.memory - PROGRAM_BYTES - self.pending_bytes
 
     @property
     def max_slots(self) -> int:
-        fitting = int(TABLE_SHARE * self.room) // self.settings.training.bytes_a_slot // 8 * 8
-        return min(fitting, MAX_DEFAULT_SLOTS)
+        fitting = int(TABLE_SHARE * self.array_bytes) // self.settings.training.bytes_per_slot
+        return min(fitting // SLOTS_PER_LINE * SLOTS_PER_LINE, MAX_DEFAULT_SLOTS)
 
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> TrainingEvents:
         s = self.settings
-        wanted = s.training.events_of(extractor.n_templates)
-        room = EVENTS_SHARE * self.room
-        fitting = int(text.events * room / max(1, AnnotatedEvents.bytes_needed(text, extractor)))
-        few = s.training.events is None and fitting < min(wanted, text.events)
-        events = sample_sentences(text, fitting if few else wanted, s.seed, writer.spool)
+        wanted = s.training.max_events(extractor.n_templates)
+        available = EVENTS_SHARE * self.array_bytes
+        fitting = int(text.events * available / max(1, AnnotatedEvents.bytes_needed(text, extractor)))
+        limited = s.training.events is None and fitting < min(wanted, text.events)
+        events = sample_sentences(text, fitting if limited else wanted, s.seed, writer.spool)
         if events.events < text.events:
-            why = ": as many as fit into memory" if few else ""
+            why = ": as many as fit into memory" if limited else ""
             self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence{why}")
-        in_memory = few or AnnotatedEvents.bytes_needed(events, extractor) <= room
-        return AnnotatedEvents(events, extractor, unigrams, _zeros if in_memory else writer.scratch)
+        in_memory = limited or AnnotatedEvents.bytes_needed(events, extractor) <= available
+        storage = partial(np.zeros, dtype=np.uint32) if in_memory else writer.scratch
+        return AnnotatedEvents(events, extractor, unigrams, storage)
 
     def count(
         self, text: Text, extractor: Extractor, prune: int, annotations: TrainingEvents | None, writer: ModelWriter
@@ -70,45 +77,42 @@ class CpuEngine:
         s = self.settings
         assert annotations is None or isinstance(annotations, AnnotatedEvents)
         release_free_memory()
-        # how much the process holds is no matter for what comes out: partitions only differ in size
-        walked = text.tokens.nbytes
-        room = s.memory - resident_bytes() - GROWING - self.on_their_way
+        # the measured memory changes the size of partitions, but never the counts
+        token_bytes = text.tokens.nbytes
+        partition_bytes = s.memory - resident_bytes() - GROWTH_BYTES - self.pending_bytes
         if annotations is not None:
-            walked += annotations.text.tokens.nbytes
+            token_bytes += annotations.text.tokens.nbytes
             if not isinstance(annotations.values, np.memmap):
-                room -= annotations.values.nbytes
-        room -= min(walked, int(WALKED_SHARE * s.memory))
-        room = max(room, MIN_ROOM)
-        spill = writer if self._spills(text, extractor, room, writer) else None
+                partition_bytes -= annotations.values.nbytes  # zeros that are not yet resident
+        partition_bytes -= min(token_bytes, int(TOKENS_SHARE * s.memory))
+        partition_bytes = max(partition_bytes, MIN_PARTITION_BYTES)
+        spill = writer if self._spills(text, extractor, partition_bytes, writer) else None
         return Counter(
-            text, extractor, room, s.threads, s.partitions, self.progress, prune, annotations, self.on_their_way, spill
-        )
+            text, extractor, partition_bytes, s.threads, s.partitions, self.progress, prune, annotations,
+            self.pending_bytes, spill,
+        )  # fmt: skip
 
-    def _spills(self, text: Text, extractor: Extractor, room: int, writer: ModelWriter) -> bool:
-        """Whether links go to disk. No more than half of what is free is taken: the counts need room as well."""
+    def _spills(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> bool:
+        """Whether to spill links: only if they take at most half of the free disk, because counts need disk too."""
         needed = text.events * (extractor.n_templates - 1) * LINK_BYTES
-        if (self.settings.partitions or needed / room) <= MAX_WALKS:
+        if (self.settings.partitions or needed / partition_bytes) <= MAX_WALKS:
             return False
         if needed > shutil.disk_usage(writer.folder).free // 2:
             self.notify(f"counting takes long: give more --memory, or {2 * needed / 1e6:,.0f} MB of free disk")
             return False
-        self.notify(f"up to {needed / 1e6:,.0f} MB of disk are needed for a while: memory is small for this text")
+        self.notify(f"counting needs up to {needed / 1e6:,.0f} MB of disk: memory is small for this text")
         return True
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
-        gc.collect()  # where Numba compiled a kernel, cycles of what it left hold the arrays that links were sorted in
+        gc.collect()  # compiling a kernel leaves reference cycles, which keep the counting arrays alive
         release_free_memory()
         return Adjustment(extractor, training, slots, self.settings.threads)
 
     def matrix_writer(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> MatrixWriter:
         release_free_memory()
-        rows = min(int(ROWS_SHARE * self.settings.memory), MAX_ROWS)
+        rows = min(int(ROWS_PER_BYTE * self.settings.memory), MAX_ROWS)
         return MatrixWriter(writer, extractor, adjustment, self.settings.threads, rows)
 
-    def fit_gate(self, events: GateEvents, units: int, seed: int, advance: Any) -> tuple[np.ndarray, GateReport]:
+    def fit_gate(self, events: GateEvents, units: int, seed: int, advance: Advance) -> tuple[np.ndarray, GateReport]:
         release_free_memory()
         return fit(events, units, seed, advance)
-
-
-def _zeros(shape: tuple[int, ...]) -> np.ndarray:
-    return np.zeros(shape, np.uint32)

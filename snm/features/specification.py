@@ -46,7 +46,7 @@ DEFAULT_PRESET = "small"
 
 @dataclass(frozen=True)
 class FeatureType:
-    """(r, s, a), s = None where the skip is tied; or one column of a family."""
+    """(r, s, a), with s = None where the skip length is tied; or one column of a family."""
 
     r: int
     s: int | None
@@ -78,7 +78,7 @@ class FeatureType:
 
 @dataclass(frozen=True)
 class Template:
-    """A place of an event where a feature of type `types[type_index]` may stand."""
+    """A pattern that gives an event at most one feature, of type `types[type_index]`."""
 
     type_index: int
     r: int
@@ -86,14 +86,14 @@ class Template:
     a: int
 
     @property
-    def places(self) -> int:
-        """Of its words: bit i stands for the i-th before the target."""
+    def word_mask(self) -> int:
+        """The words of the feature as a bit mask: bit i is the i-th word before the target."""
         return ((1 << self.a) - 1) << 1 | ((1 << self.r) - 1) << (self.a + self.s + 1)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Whole numbers from low to high; high None is `*`."""
+    """Integers from low to high; a high of None is `*`."""
 
     low: int
     high: int | None
@@ -108,7 +108,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Term:
-    """One term of a specification, as written."""
+    """One term of a specification."""
 
     kind: str  # ngram, skip, class or family
     words: Range
@@ -135,8 +135,7 @@ class Term:
 class FeatureSpec:
     """The features of a model: its types and templates. Template 0 is always the empty feature.
 
-    The empty feature is added where the text leaves it out: without it a word could be left
-    with no probability at all.
+    The empty feature is added where the text leaves it out: it gives every word a probability above zero.
     """
 
     def __init__(self, text: str) -> None:
@@ -155,49 +154,46 @@ class FeatureSpec:
 
     @property
     def span(self) -> int:
-        """How many tokens before a target any feature looks at."""
+        """Number of tokens before a target that features depend on."""
         own = max((t.r + t.s + t.a for t in self.templates), default=0)
         return max([own, *(family_named(name).span for name in self.families)])
 
     @property
     def parents(self) -> list[int]:
-        """Of every slot an earlier one whose feature is part of its own: where that was never seen, this was not.
+        """For each template, an earlier one whose feature is contained in its own.
 
-        One remote word less at the same distance, one adjacent word less, or the empty feature.
+        One remote word less at the same distance, one adjacent word less, or template 0. Every stored feature's parent
+        is stored too, so a feature whose parent was not found need not be looked up.
         """
         return [self._parent(q) for q in range(len(self.templates))]
 
     def _parent(self, q: int) -> int:
-        template, kind = self.templates[q], self.types[self.templates[q].type_index]
-        if kind.family is not None or template.r + template.a == 0:
+        template, own_type = self.templates[q], self.types[self.templates[q].type_index]
+        if own_type.family is not None or template.r + template.a == 0:
             return 0
-        shorter = (
-            replace(kind, r=template.r - 1)
-            if template.r > 1
-            else FeatureType(0, 0, template.a if template.r else template.a - 1)
-        )
-        same = (p for p in range(q) if self.types[self.templates[p].type_index] == shorter)
-        return next((p for p in same if not shorter.r or self.templates[p].s == template.s), 0)
+        if template.r > 1:
+            shorter = replace(own_type, r=template.r - 1)
+        else:
+            shorter = FeatureType(0, 0, template.a if template.r else template.a - 1)
+        candidates = (p for p in range(q) if self.types[self.templates[p].type_index] == shorter)
+        return next((p for p in candidates if not shorter.r or self.templates[p].s == template.s), 0)
 
-    def second_parents(self, least: np.ndarray) -> list[int]:
-        """Of every slot another one whose feature is part of its own, though not of its parent; 0 for none.
+    def second_parents(self, min_counts: np.ndarray) -> list[int]:
+        """For each template, another one whose feature is contained in its own but not in its parent; 0 for none.
 
-        least: how often features of each type were seen at the least, to be kept. The type of a feature that is part
-        of another must not ask for more. Where the skip is tied there is none: the same feature was seen at other
-        places of events, where there may have been no room for another part of it.
+        min_counts: pruning limit of each type. A parent's limit must not be higher than the template's own. Templates
+        of tied types have none: the same feature also occurs at other skip lengths, where the context may be too short
+        for the parent's feature.
         """
-        made, kinds = [], [self.types[template.type_index] for template in self.templates]
-        places = [
-            0 if k.family or k.classes else template.places for template, k in zip(self.templates, kinds, strict=True)
-        ]
+        parents, types = [], [self.types[template.type_index] for template in self.templates]
+        limits = [min_counts[template.type_index] for template in self.templates]
+        masks = [0 if t.family or t.classes else q.word_mask for q, t in zip(self.templates, types, strict=True)]
         for q, first in enumerate(self.parents):
-            whole, most = 0 if kinds[q].s is None else places[q], least[self.templates[q].type_index]
-            parts = (
-                p for p, part in enumerate(places) if part & ~places[first] and not part & ~whole and part != whole
-            )
-            allowed = (p for p in parts if least[self.templates[p].type_index] <= most)
-            made.append(max(allowed, key=lambda p: places[p].bit_count(), default=0))
-        return made
+            own = 0 if types[q].s is None else masks[q]
+            contained = (p for p, m in enumerate(masks) if m & ~masks[first] and not m & ~own and m != own)
+            allowed = (p for p in contained if limits[p] <= limits[q])
+            parents.append(max(allowed, key=lambda p: masks[p].bit_count(), default=0))
+        return parents
 
     @property
     def has_classes(self) -> bool:
@@ -279,7 +275,7 @@ def _parse_skip(piece: str, arguments: list[str], kind: str) -> Term:
     if kind == "skip" and (r.low < 1 or given["s"].low < 1):
         raise SpecError(f"{piece!r}: a skip-gram has at least one remote word and skips at least one: r >= 1, s >= 1")
     if given["s"].high is None and not tied:
-        raise SpecError(f"{piece!r}: s=..* needs 'tied', or every length would be a type of its own")
+        raise SpecError(f"{piece!r}: s=..* needs 'tied'; without it every length would be a type of its own")
     if given["s"].high is None and cap < given["s"].low:
         raise SpecError(f"{piece!r}: cap={cap} lies below the smallest skip {given['s'].low}")
     words = given.get("words", Range(r.low + a.low, (r.high or 0) + (a.high or 0)))
@@ -304,31 +300,29 @@ def _parse_range(text: str, piece: str, name: str, most: int) -> Range:
 
 
 def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Template]]:
-    """All types in a fixed order and their templates, each once."""
-    wanted: dict[FeatureType, set[int]] = {}
+    """All types and templates of a specification, each once, in a fixed order."""
+    skips: dict[FeatureType, set[int]] = {}  # skip lengths of each type
     for term in terms:
         if term.kind in ("skip", "class") and not _shapes(term):
-            raise SpecError(f"{term}: no feature meets all these limits; words is r + a")
+            raise SpecError(f"{term}: no feature meets all these limits; words must be r + a")
         if term.kind == "family":
             for column in range(family_named(term.family).columns):
-                wanted.setdefault(FeatureType(0, 0, 0, term.family, column), {0})
+                skips.setdefault(FeatureType(0, 0, 0, term.family, column), {0})
             continue
         for r, a in _shapes(term):
             for s in term.s.upto(term.cap):
-                kind = FeatureType(r, None if term.tied else s, a, classes=term.kind == "class")
-                wanted.setdefault(kind, set()).add(s)
-    order = sorted(
-        wanted, key=lambda t: (t.family or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column)
-    )
-    templates = [Template(i, t.r, s, t.a) for i, t in enumerate(order) for s in sorted(wanted[t])]
+                made = FeatureType(r, None if term.tied else s, a, classes=term.kind == "class")
+                skips.setdefault(made, set()).add(s)
+    types = sorted(skips, key=lambda t: (t.family or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column))
+    templates = [Template(i, t.r, s, t.a) for i, t in enumerate(types) for s in sorted(skips[t])]
     if len(templates) > MAX_TEMPLATES:
-        raise SpecError(f"features {text!r}: {len(templates)} features for an event; the most is {MAX_TEMPLATES}")
+        raise SpecError(f"features {text!r}: {len(templates)} templates; the most is {MAX_TEMPLATES}")
     if any(template.r + template.s + template.a > MAX_SPAN for template in templates):
         raise SpecError(f"features {text!r}: a feature reaches past {MAX_SPAN} words")
-    return order, templates
+    return types, templates
 
 
 def _shapes(term: Term) -> list[tuple[int, int]]:
-    """All (r, a) that meet the limits of a term."""
+    """All (r, a) within the limits of a term."""
     words = term.words.upto(2 * MAX_WORDS)
     return [(r, a) for r in term.r.upto(MAX_WORDS) for a in term.a.upto(MAX_WORDS) if r + a in words]

@@ -1,14 +1,14 @@
-"""The gate: how much each row of an event counts, learned on held-out text.
+"""Training the gate, which weighs the rows of an event, on held-out text.
 
-The Poisson loss fits every row of M by itself and does not see that the rows of an event are normalised together,
-nor which other rows are there. The gate does: a network of one hidden layer sees of every template whether its feature
-has a row, the row's count, its diversity and its sum, and answers with one weight a template, exp(B_q). Numerator and
-denominator of Eq. prob are both linear in those weights:
+The Poisson loss fits every row of M by itself: it ignores that the rows of an event are normalised together, and which
+other rows there are. The gate is a network of one hidden layer. It sees which templates have a row, and the feature
+count, the number of links and the sum of each row, and returns a factor exp(B_q) for each template q. Numerator and
+denominator of Eq. prob are linear in these factors:
 
     P(j) = sum over q of exp(B_q) M_qj  /  sum over q of exp(B_q) (sum over u of M_qu)
 
-so probabilities still sum to one, and the loss of an event costs nothing for the other words of the vocabulary.
-It must be text that the counts have not seen: on the training text itself the long contexts look certain.
+So probabilities still sum to one, and the loss of an event needs no other words of the vocabulary. The text must be
+held out: in the training text itself long contexts look certain.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from snm.layouts.gate import INPUTS, MAX_GATE, Gate, gate_size, row_inputs
+from snm.progress import Advance, ignore
 
 PASSES, RATE = 12, 2e-3
-STEPS_PER_PASS, SMALLEST_BATCH, LARGEST_BATCH = 256, 64, 2048
-CHECKED_SHARE = 0.1  # of the held-out text, to see whether the gate helps
-MIN_EVENTS = 2000  # with less held-out text there is nothing to learn from
+STEPS_PER_PASS, MIN_BATCH, MAX_BATCH = 256, 64, 2048
+VALID_SHARE = 0.1  # of the held-out text, its end: not trained on, it shows whether the gate helps
+MIN_EVENTS = 2000  # of held-out text, to learn a gate at all
 
 
 @dataclass
 class GateReport:
-    """Held-out perplexity of the part that was kept back, without the gate and after each pass over the rest."""
+    """Perplexity of the valid part of the events, without a gate and after each pass over the rest."""
 
     events: int
     ungated: float
@@ -43,34 +44,33 @@ class GateReport:
 
 
 class GateEvents:
-    """Held-out events under a fixed M: what the gate sees of each template, M_qj of the target, and the row sum."""
+    """The rows of held-out events: what the gate sees of them, and M of the target."""
 
     def __init__(self, code: np.ndarray, length: np.ndarray, row_sum: np.ndarray, weight: np.ndarray) -> None:
-        """All (events, templates); a row sum of zero where there is no row."""
+        """Count codes, numbers of links, row sums (0 where there is no row) and M_qj. All (events, templates)."""
         self.templates = code.shape[1]
         self.codes, self.lengths, self.sums, self.weights = code, length, row_sum, weight
 
     @classmethod
     def empty(cls, events: int, templates: int) -> GateEvents:
-        """Room for so many events."""
-        return cls(*(np.empty((events, templates), kind) for kind in (np.uint8, np.float32, np.float32, np.float32)))
+        types = np.uint8, np.float32, np.float32, np.float32
+        return cls(*(np.empty((events, templates), dtype) for dtype in types))
 
     def first(self, n: int) -> GateEvents:
-        """The first n events."""
         return GateEvents(self.codes[:n], self.lengths[:n], self.sums[:n], self.weights[:n])
 
     @staticmethod
     def bytes_needed(templates: int) -> int:
-        """Of one event."""
+        """Bytes of one event."""
         return 13 * templates
 
     def __len__(self) -> int:
         return len(self.sums)
 
     def batch(self, chosen: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inputs (events, templates * INPUTS), M of the targets and row sums (events, templates).
+        """Inputs (events, templates * INPUTS), M of the targets and row sums (events, templates), all float32.
 
-        Inputs are made here: kept for all events they would take more memory than all the rest.
+        Inputs are computed for each batch: stored, they would take more memory than everything else.
         """
         sums = self.sums[chosen]
         inputs = row_inputs(self.codes[chosen], self.lengths[chosen], sums)
@@ -78,67 +78,67 @@ class GateEvents:
 
 
 class GateTrainer(Protocol):
-    """A gate that is being learned."""
+    """A gate in training."""
 
     def step(self, chosen: np.ndarray, rate: float) -> None:
-        """A step by these events."""
+        """One step of Adam on the chosen events."""
 
     def loss(self, chosen: slice) -> float:
-        """Summed loss of events."""
+        """Summed loss of the chosen events, in nats."""
 
     def weights(self) -> np.ndarray:
         """A copy of the gate's flat array."""
 
 
 def fit(
-    events: GateEvents, units: int, seed: int = 1, advance: Callable[[int], None] = lambda n: None,
+    events: GateEvents, units: int, seed: int = 1, advance: Advance = ignore,
     trainer: Callable[[np.ndarray], GateTrainer] | None = None,
 ) -> tuple[np.ndarray, GateReport]:  # fmt: skip
-    """The gate's flat array of the best pass, and how it went. A tenth of the text, its end, judges.
+    """The gate of the pass with the lowest perplexity on the valid part, as a flat array, and a report.
 
-    `trainer` makes what takes the steps from the flat array that they begin with: NumPy where nothing is said.
+    `trainer` makes a trainer from the initial flat array; by default it is a NumpyGateTrainer.
     """
     templates = events.templates
     random = np.random.default_rng(seed)
     flat = np.zeros(gate_size(templates, units), np.float32)
     gate = Gate.of(flat, templates)
-    width = 1 / math.sqrt(templates * INPUTS)
-    gate.hidden[:] = random.uniform(-width, width, gate.hidden.shape)
-    made = NumpyGateTrainer(flat, events) if trainer is None else trainer(flat)
-    n = len(events) - int(len(events) * CHECKED_SHARE)
+    bound = 1 / math.sqrt(templates * INPUTS)
+    gate.hidden[:] = random.uniform(-bound, bound, gate.hidden.shape)
+    training = NumpyGateTrainer(flat, events) if trainer is None else trainer(flat)
+    n = len(events) - int(len(events) * VALID_SHARE)
 
     def perplexity() -> float:
-        parts = range(n, len(events), 4096)
-        total = sum(made.loss(slice(start, min(start + 4096, len(events)))) for start in parts)
-        return math.exp(total / max(1, len(events) - n))
+        starts = range(n, len(events), 4096)
+        loss = sum(training.loss(slice(start, min(start + 4096, len(events)))) for start in starts)
+        return math.exp(loss / max(1, len(events) - n))
 
     report = GateReport(len(events), perplexity(), [])
     best = flat.copy()
-    batch = min(max(n // STEPS_PER_PASS, SMALLEST_BATCH), LARGEST_BATCH)
+    batch = min(max(n // STEPS_PER_PASS, MIN_BATCH), MAX_BATCH)
     done, steps = 0, PASSES * -(-n // batch)
-    with threadpool_limits(1, "blas"):  # matrices this small gain nothing from more, and lose much on a busy machine
+    with threadpool_limits(1, "blas"):  # for such small matrices more are no faster, and much slower on a busy machine
         for _ in range(PASSES):
             order = random.permutation(n)
             for start in range(0, n, batch):
                 chosen = order[start : start + batch]
                 done += 1
-                made.step(chosen, RATE * _schedule(done / steps))
+                training.step(chosen, RATE * _schedule(done / steps))
                 advance(len(chosen))
             report.perplexities.append(perplexity())
             if report.perplexities[-1] == min(report.perplexities):
-                best = made.weights()
+                best = training.weights()
     return best, report
 
 
 def _schedule(done: float) -> float:
-    """The learning rate's share: up over the first tenth of the steps, then down to zero."""
+    """The factor of the learning rate: linear from 0 to 1 over the first tenth of the steps, then back to 0."""
     return min(done / 0.1, (1 - done) / 0.9) if done < 1 else 0.0
 
 
 def loss_and_gradient(
     gate: Gate, inputs: np.ndarray, weights: np.ndarray, sums: np.ndarray, with_gradient: bool = True
 ) -> tuple[float, np.ndarray]:
-    """Summed multinomial loss of a batch, and the gradient of its mean as a flat array."""
+    """Summed multinomial loss of a batch in nats, and the gradient of its mean as a flat array."""
     templates, _, units = gate.hidden.shape
     first = gate.hidden.reshape(templates * INPUTS, units)
     hidden = np.maximum(inputs @ first + gate.bias, 0)
@@ -159,7 +159,7 @@ def loss_and_gradient(
 
 
 class NumpyGateTrainer:
-    """A gate that NumPy learns, by Kingma and Ba's optimiser, Adam."""
+    """Trains the gate with NumPy, by Adam (Kingma and Ba, 2015)."""
 
     def __init__(self, flat: np.ndarray, events: GateEvents) -> None:
         self.flat, self.events, self.steps = flat.copy(), events, 0

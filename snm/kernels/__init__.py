@@ -1,5 +1,5 @@
 """The only Numba code: free functions over arrays, single-threaded, that release the GIL.
 
-Threads are the callers' business (`snm.parallel`). Every kernel has a slow twin in
-`snm.reference`, and a test that compares the two.
+Callers make the threads (`snm.parallel`). Every kernel has a slow twin in `snm.reference` and a test that compares the
+two.
 """

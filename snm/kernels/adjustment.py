@@ -1,9 +1,7 @@
-"""The adjustment function: sums of metafeature weights, gradients, steps, and rows of M.
+"""The adjustment function A(i, j): its exponent, the plain trainer, rows of M, and the multinomial loss.
 
-The hash of a conjunction is the XOR of the hashes of the elementary metafeatures it holds, its weight the
-product of their weights. A conjunction with the link count lies in the same line of eight slots as the one
-without, so that one fetch from memory serves all that differ in it. The places of all conjunctions of a few
-events, or of a batch of links, are computed and asked for before the table is read, so that the fetches overlap.
+The slots of a group of events or of a batch of links are all computed and prefetched before the table is read, so that
+cache misses overlap.
 """
 
 import math
@@ -20,33 +18,35 @@ from snm.kernels.simd import prefetch
 from snm.layouts.keys import ABSENT, FEATURE_SALT, TARGET_SALT
 from snm.layouts.weights import FLOOR_CODES, PAIR_CODES
 
-BATCH = 64  # links whose places are computed together
-GROUP_EVENTS = 16  # in training: their gradients are taken at the same weights
+BATCH = 64  # links of rows that are located together
+GROUP_EVENTS = 16  # events of training whose gradients are taken at the same weights
 _32 = np.uint64(32)
-_SMALL = 4096  # what the floor of log2 loses of counts below this is in a table
-_LOST = np.log2(np.maximum(np.arange(_SMALL), 1)) - np.floor(np.log2(np.maximum(np.arange(_SMALL), 1)))
+_LOG2 = np.log2(np.maximum(np.arange(4096), 1))
+_FRACTIONS = _LOG2 - np.floor(_LOG2)  # of log2 of small counts
 
 
 class Scratch(NamedTuple):
-    """Working memory for a number of links: the features of an event, or a batch of links of rows.
+    """Memory for some links: the features of a group of events, or a batch of links of rows.
 
-    Of each link the conjunctions in both parts of the gradient: `last_n` of them, whose places begin at
-    `begin`, then those of the positive part alone (from the first with a link count up to `last_p`).
+    Link i has the conjunctions [0, last_n[i]) in the negative part of its gradient, with their slots from
+    slots[begin[i]] on. The first shared[i] are the same metafeatures in the positive part. Where the bucket of the
+    positive part's link count differs, its conjunctions [ends[0], last_p[i]) have other slots, which follow.
     """
 
-    component: np.ndarray  # (7,) hashes of one link's components, and of its bases
-    base_hash: np.ndarray
-    line: np.ndarray  # (4,) what each group of conjunctions adds to the hash, and to the place
-    code: np.ndarray
-    begin: np.ndarray  # (links,)
+    component_hash: np.ndarray  # (7,) uint64: of one link, in the order of COMPONENTS
+    base_hash: np.ndarray  # (bases,) uint64: of one link
+    line: np.ndarray  # (4,) uint64: hash of the line, for each group of conjunctions, see ConjunctionPlan
+    code: np.ndarray  # (4,) uint32: slot in the line
+    begin: np.ndarray  # (links,) int64
     last_n: np.ndarray
+    shared: np.ndarray
     last_p: np.ndarray
-    slots: np.ndarray
-    weight_n: np.ndarray  # (links, 16) weight of every kind of conjunction in the negative part
-    weight_p: np.ndarray  # … and in the positive part
-    negative: np.ndarray  # (links,) the two parts of the gradient
+    slots: np.ndarray  # uint32
+    factor_n: np.ndarray  # (links, 16) float64: factor of each weight class in the negative part
+    factor_p: np.ndarray  # (links, 16) float64: in the positive part
+    negative: np.ndarray  # (links,) float64: the two parts of the gradient, at first their factors
     positive: np.ndarray
-    template: np.ndarray  # (links,) template of the feature
+    template: np.ndarray  # (links,) int64
 
 
 @kernel
@@ -54,79 +54,78 @@ def make_scratch(links, a):
     def integers():
         return np.zeros(links, np.int64)
 
-    def weights():
-        return np.ones((links, 16), np.float64)
-
-    def numbers():
-        return np.zeros(links, np.float64)
-
     return Scratch(
         np.zeros(7, np.uint64), np.zeros(len(a.parent), np.uint64), np.zeros(4, np.uint64), np.zeros(4, np.uint32),
-        integers(), integers(), integers(), np.zeros(links * 2 * a.ends[3], np.uint32), weights(), weights(),
-        numbers(), numbers(), integers(),
+        integers(), integers(), integers(), integers(), np.zeros(links * 2 * a.ends[3], np.uint32),
+        np.ones((links, 16)), np.ones((links, 16)), np.zeros(links), np.zeros(links), integers(),
     )  # fmt: skip
 
 
 @helper
 def log2_bucket(count):
-    """Floor of log2 of a count above zero, and what the floor lost."""
-    bucket = floor_log2(count)
-    return bucket, _LOST[count] if count < _SMALL else math.log2(count) - bucket
+    """Floor and fraction of log2 of a count above zero."""
+    floor = floor_log2(count)
+    return floor, _FRACTIONS[count] if count < len(_FRACTIONS) else math.log2(count) - floor
+
+
+@helper
+def half_bucket(count):
+    """`snm.layouts.weights.half_octave` of a count above zero."""
+    floor = floor_log2(count)
+    return max(2 * floor + (count >> max(floor - 1, 0) & 1), 1)
 
 
 @helper
 def link_bucket(count, a):
-    """Bucket of a link count, and what its floor of log2 lost where that counts."""
+    """Bucket of a link count, and the fraction of its log2, 0 for half octaves."""
     if not a.link_halved:
         return log2_bucket(count)
     return half_bucket(count), 0.0
 
 
 @helper
-def half_bucket(count):
-    """`snm.metafeatures.half_octave` of a count above zero."""
-    floor = floor_log2(count)
-    return max(2 * floor + (count >> max(floor - 1, 0) & 1), 1)
-
-
-@helper
-def set_weights(weight, i, total, link_lost, a):
-    """weight[i, kind]: of every kind of conjunction, from what the floor of log2 lost of both counts."""
-    if not (a.count_doubled or a.link_doubled):
-        return  # they are 1, as `make_scratch` left them
-    _, lost = log2_bucket(total)
-    if not a.count_doubled:
-        lost = 0.0
-    if not a.link_doubled:
-        link_lost = 0.0
-    with_count = (1.0, 1.0 - lost, lost, lost * (1.0 - lost))
-    with_link = (1.0, 1.0 - link_lost, link_lost, link_lost * (1.0 - link_lost))
-    for g in range(4):
-        for v in range(4):
-            weight[i, 4 * g + v] = with_link[g] * with_count[v]
-
-
-@helper
 def link_code(bucket, a):
-    """Where the weights of a link count's bucket lie in their line."""
+    """The slot of a link count's bucket in its line."""
     return np.uint32(bucket & 7) if a.link_halved else np.uint32(FLOOR_CODES[bucket & 3])
 
 
 @helper
-def find_slots(first, last, bucket, at, a, s):
-    """Places of the conjunctions [first, last), with a link count of this bucket, from place[at] on."""
+def set_factors(factor, i, feature_count, link_fraction, a):
+    """factor[i, weight class]: how close both counts are to the buckets of the class."""
+    if not (a.count_doubled or a.link_doubled):
+        return  # all are 1, see `make_scratch`
+    _, fraction = log2_bucket(feature_count)
+    if not a.count_doubled:
+        fraction = 0.0
+    if not a.link_doubled:
+        link_fraction = 0.0
+    of_count = (1.0, 1.0 - fraction, fraction, fraction * (1.0 - fraction))
+    of_link = (1.0, 1.0 - link_fraction, link_fraction, link_fraction * (1.0 - link_fraction))
+    for g in range(4):
+        for v in range(4):
+            factor[i, 4 * g + v] = of_link[g] * of_count[v]
+
+
+@helper
+def find_slots(first, bucket, fraction, at, a, s):
+    """Slots of the conjunctions from `first` on, for a link count of this bucket, from slots[at] on.
+
+    Returns where the conjunctions end: a link count without a fraction has no ceiling bucket.
+    """
     s.line[1] = s.line[3] = a.line_hashes[bucket >> a.line_shift]
     s.code[1] = link_code(bucket, a)
     if not a.link_halved:
         s.line[2] = a.line_hashes[(bucket + 1) >> a.line_shift]
         s.code[2] = FLOOR_CODES[(bucket + 1) & 3]
         s.code[3] = PAIR_CODES[bucket & 3]
+    last = a.ends[3] if fraction > 0.0 and a.link_doubled else a.ends[1]
     for c in range(first, last):
         group = a.weight_class[c] >> 2
         h = s.base_hash[a.base[c]] ^ s.line[group]
         slot = np.uint32(slot_of(h, a.slots)) ^ s.code[group]
         s.slots[at + c - first] = slot
         prefetch(a.table, slot)
+    return last
 
 
 @helper
@@ -135,59 +134,57 @@ def target_hash(target):
 
 
 @helper
-def target_offset(target, seen, window):
-    """What a target with this hash adds to the hash of a feature that was seen so often."""
-    span = window.spans[floor_log2(seen)]
+def target_offset(target, count, window):
+    """The hash of TARGET_OFFSET, from a target's hash and the count of the feature beside it."""
+    span = window.spans[floor_log2(count)]
     return ((window.step + ((target >> _32) * span >> _32)) & -window.step) << _32
 
 
 @helper
-def locate_link(i, at, key, seen, total, target, link, a, s):
-    """Places and weights of all conjunctions of link i, from place[at] on; return where they end.
+def locate_link(i, at, key, seen, feature_count, target, link_count, a, s):
+    """Find the conjunctions of link i, with slots from slots[at] on; return where the slots end.
 
-    The feature was `seen` so often; with leave-one-out its `total` is one less. `target` is the target's hash.
+    The feature was `seen` so often, which chooses its window; `feature_count` is one less with leave-one-out. `target`
+    is the target's hash.
     """
-    bucket, _ = log2_bucket(total)
+    bucket, _ = log2_bucket(feature_count)
     type_index = (key >> a.type_shift) & a.type_mask
-    s.component[0] = key ^ FEATURE_SALT
-    s.component[1] = a.type_hashes[type_index]
-    s.component[2] = a.count_hashes[bucket]
-    s.component[3] = target
-    s.component[4] = a.count_hashes[bucket + 1]
-    s.component[5] = target_offset(target, seen, a.window)
-    s.component[6] = a.type_offsets[type_index]
+    s.component_hash[0] = key ^ FEATURE_SALT
+    s.component_hash[1] = a.type_hashes[type_index]
+    s.component_hash[2] = a.count_hashes[bucket]
+    s.component_hash[3] = target
+    s.component_hash[4] = a.count_hashes[bucket + 1]
+    s.component_hash[5] = target_offset(target, seen, a.window)
+    s.component_hash[6] = a.type_offsets[type_index]
     for b in range(1, len(a.parent)):
-        s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.component[a.component[b]]
-    bucket, lost = link_bucket(link, a)
-    set_weights(s.weight_n, i, total, lost, a)
-    last = a.ends[3] if lost > 0.0 and a.link_doubled else a.ends[1]
-    find_slots(0, last, bucket, at, a, s)
+        s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.component_hash[a.component[b]]
+    bucket, fraction = link_bucket(link_count, a)
+    set_factors(s.factor_n, i, feature_count, fraction, a)
     s.begin[i] = at
-    s.last_n[i] = last
-    return at + last
+    s.last_n[i] = s.shared[i] = find_slots(0, bucket, fraction, at, a, s)
+    s.last_p[i] = a.ends[0]
+    return at + s.last_n[i]
 
 
 @helper
-def locate_positive_part(i, at, total, link, link_p, a, s):
-    """The same for the positive part of the gradient, whose link count is `link_p`."""
-    bucket, _ = link_bucket(link, a)
-    bucket_p, lost = link_bucket(link_p, a)
-    set_weights(s.weight_p, i, total, lost, a)
-    if bucket_p == bucket:  # the same metafeatures, other weights
+def locate_positive_part(i, at, feature_count, link_count, link_count_p, a, s):
+    """Continue `locate_link` for the positive part, whose link count is `link_count_p`; return where the slots end."""
+    bucket, _ = link_bucket(link_count, a)
+    bucket_p, fraction = link_bucket(link_count_p, a)
+    set_factors(s.factor_p, i, feature_count, fraction, a)
+    if bucket_p == bucket:
         return at
-    last = a.ends[3] if lost > 0.0 and a.link_doubled else a.ends[1]
-    find_slots(a.ends[0], last, bucket_p, at, a, s)
-    s.last_p[i] = last
-    return at + last - a.ends[0]
+    s.shared[i] = a.ends[0]
+    s.last_p[i] = find_slots(a.ends[0], bucket_p, fraction, at, a, s)
+    return at + s.last_p[i] - a.ends[0]
 
 
 @helper
-def sum_thetas(first, last, at, weight, i, a, s):
-    """Sum of weight times theta over the conjunctions [first, last) whose places begin at place[at]."""
-    total = 0.0
+def add_thetas(exponent, first, last, at, factor, i, a, s):
+    """Add theta times its factors, for the conjunctions [first, last) with slots from slots[at] on."""
     for c in range(first, last):
-        total += weight[i, a.weight_class[c]] * a.multiplicity[c] * a.table[s.slots[at + c - first], 0]
-    return total
+        exponent += factor[i, a.weight_class[c]] * a.multiplicity[c] * a.table[s.slots[at + c - first], 0]
+    return exponent
 
 
 @helper
@@ -197,22 +194,14 @@ def take_step(slot, gradient, rate, table):
     if table.shape[1] == 1:
         table[slot, 0] -= rate * g
     else:
-        seen = table[slot, 1] + g * g
-        table[slot, 1] = seen
-        table[slot, 0] -= rate * g / math.sqrt(seen)
-
-
-@helper
-def take_steps(first, last, at, weight_n, g_n, weight_p, g_p, i, rate, a, s):
-    """A step of the conjunctions [first, last)."""
-    for c in range(first, last):
-        gradient = g_n * weight_n[i, a.weight_class[c]] + g_p * weight_p[i, a.weight_class[c]]
-        take_step(s.slots[at + c - first], gradient, rate, a.table)
+        squares = table[slot, 1] + g * g
+        table[slot, 1] = squares
+        table[slot, 0] -= rate * g / math.sqrt(squares)
 
 
 @helper
 def counts_of(k, q, words, annotations, unigrams):
-    """C_i* and C_ij of slot q of event k; 0 where there is no feature."""
+    """C_i* and C_ij of template q of event k; 0 where there is no feature."""
     if q == 0:
         return unigrams.total, np.int64(unigrams.counts[words[k]])
     packed = annotations[k, q - 1]
@@ -220,53 +209,51 @@ def counts_of(k, q, words, annotations, unigrams):
 
 
 @helper
-def factors_of(total, link, leave_one_out):
+def factors_of(seen, link_count, leave_one_out):
     """C_i* and C_ij of the positive part, and the factors of both parts of a feature's gradient.
 
-    Those are (C_i* - C_ij) / (C_i* - 1) and (C_ij - 1) / (C_i* - 1) with leave-one-out, 1 and C_ij / C_i* without.
+    The factors are (C_i* - C_ij) / (C_i* - 1) and (C_ij - 1) / (C_i* - 1) with leave-one-out, 1 and C_ij / C_i*
+    without.
     """
     if not leave_one_out:
-        return total, link, 1.0, link / total
-    share = 1.0 / (total - 1)
-    return total - 1, link - 1, (total - link) * share, (link - 1) * share
+        return seen, link_count, 1.0, link_count / seen
+    share = 1.0 / (seen - 1)
+    return seen - 1, link_count - 1, (seen - link_count) * share, (link_count - 1) * share
 
 
 @helper
 def locate_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s):
-    """Place the conjunctions of all features of event k that take part, as links n and on, from place[at] on.
+    """Locate the features of event k that training uses, as links n and on, with slots from slots[at] on.
 
-    Returns where both end. `negative` and `positive` get their factors.
+    Returns where links and slots end.
     """
     target = target_hash(words[k])
     for q in range(keys.shape[0] if keys[0, k] != ABSENT else 0):
-        seen, link = counts_of(k, q, words, annotations, unigrams)
-        if link == 0 or (leave_one_out and seen == 1):
+        seen, link_count = counts_of(k, q, words, annotations, unigrams)
+        if link_count == 0 or (leave_one_out and seen == 1):
             continue
-        total, link_p, s.negative[n], s.positive[n] = factors_of(seen, link, leave_one_out)
+        feature_count, link_count_p, s.negative[n], s.positive[n] = factors_of(seen, link_count, leave_one_out)
         s.template[n] = q
-        s.last_p[n] = a.ends[0]
-        at = locate_link(n, at, keys[q, k], seen, total, target, link, a, s)
-        if link_p > 0:
-            at = locate_positive_part(n, at, total, link, link_p, a, s)
+        at = locate_link(n, at, keys[q, k], seen, feature_count, target, link_count, a, s)
+        if link_count_p > 0:
+            at = locate_positive_part(n, at, feature_count, link_count, link_count_p, a, s)
         n += 1
     return n, at
 
 
 @helper
 def predict_event(first, stop, a, s):
-    """Multiply the factors of the features [first, stop) by exp(A); return y', the sum of the positive parts."""
-    bare = a.ends[0]
+    """Multiply the factors of the links [first, stop) by exp(A); return y', the sum of the positive parts."""
     predicted = 0.0
     for i in range(first, stop):
-        begin, last = s.begin[i], s.last_n[i]
+        begin, shared, last = s.begin[i], s.shared[i], s.last_n[i]
         a_n = a_p = a.start
-        for c in range(last):
+        for c in range(shared):
             theta = a.multiplicity[c] * a.table[s.slots[begin + c], 0]
-            a_n += s.weight_n[i, a.weight_class[c]] * theta
-            a_p += s.weight_p[i, a.weight_class[c]] * theta
-        if s.last_p[i] > bare:
-            a_p = a.start + sum_thetas(0, bare, begin, s.weight_p, i, a, s)
-            a_p += sum_thetas(bare, s.last_p[i], begin + last, s.weight_p, i, a, s)
+            a_n += s.factor_n[i, a.weight_class[c]] * theta
+            a_p += s.factor_p[i, a.weight_class[c]] * theta
+        a_n = add_thetas(a_n, shared, last, begin + shared, s.factor_n, i, a, s)
+        a_p = add_thetas(a_p, a.ends[0], s.last_p[i], begin + last, s.factor_p, i, a, s)
         s.negative[i] *= clamped_exp(a_n)
         if s.positive[i] > 0.0:
             s.positive[i] *= clamped_exp(a_p)
@@ -275,37 +262,38 @@ def predict_event(first, stop, a, s):
 
 
 @helper
-def take_all_steps(n, rate, a, s):
-    """Take the steps of all features, by the gradients in `negative` and `positive`.
+def take_steps(first, last, at, gradient, factor, i, rate, a, s):
+    """Take the steps of the conjunctions [first, last) in one part of the gradient."""
+    for c in range(first, last):
+        take_step(s.slots[at + c - first], gradient * factor[i, a.weight_class[c]], rate, a.table)
 
-    Those of positive parts that have metafeatures of their own come last.
+
+@helper
+def take_all_steps(n, rate, a, s):
+    """Take the steps of n links by the gradients in `negative` and `positive`.
+
+    The steps of conjunctions in the positive part alone come last.
     """
-    bare = a.ends[0]
     for i in range(n):
-        begin, last, g_n, g_p = s.begin[i], s.last_n[i], s.negative[i], s.positive[i]
-        if s.last_p[i] > bare:
-            take_steps(0, bare, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
-            take_steps(bare, last, begin + bare, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
-        elif g_p != 0.0:
-            take_steps(0, last, begin, s.weight_n, g_n, s.weight_p, g_p, i, rate, a, s)
-        else:
-            take_steps(0, last, begin, s.weight_n, g_n, s.weight_n, 0.0, i, rate, a, s)
+        begin, shared, g_n, g_p = s.begin[i], s.shared[i], s.negative[i], s.positive[i]
+        for c in range(shared):
+            gradient = g_n * s.factor_n[i, a.weight_class[c]] + g_p * s.factor_p[i, a.weight_class[c]]
+            take_step(s.slots[begin + c], gradient, rate, a.table)
+        take_steps(shared, s.last_n[i], begin + shared, g_n, s.factor_n, i, rate, a, s)
     for i in range(n):
-        at = s.begin[i] + s.last_n[i]
-        if s.last_p[i] > bare:
-            take_steps(bare, s.last_p[i], at, s.weight_p, s.positive[i], s.weight_p, 0.0, i, rate, a, s)
+        take_steps(a.ends[0], s.last_p[i], s.begin[i] + s.last_n[i], s.positive[i], s.factor_p, i, rate, a, s)
 
 
 @kernel
 def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
-    """One online pass over a block of events, by Eq. gradient_agg; return the summed loss.
+    """Take the steps of a block of events by Eq. gradient_agg, in order; return the summed loss.
 
     The gradients of GROUP_EVENTS events are taken at the same weights, then their steps follow.
 
-    With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and
-    the positive part at (C_i* - 1, C_ij - 1); without, both at (C_i*, C_ij). A conjunction that is
-    the same metafeature in both parts takes one step by the sum, otherwise one step a part.
-    gradients[event, slot] receives the two parts where it is not empty (the tests ask for them).
+    With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and the positive part
+    at (C_i* - 1, C_ij - 1); without, both at (C_i*, C_ij). A conjunction that is the same metafeature in both parts
+    takes one step by their sum, otherwise one step for each part. Unless it is empty, gradients[event, template]
+    receives both parts.
     """
     s = make_scratch(GROUP_EVENTS * keys.shape[0], a)
     ends = np.zeros(GROUP_EVENTS + 1, np.int64)
@@ -336,10 +324,10 @@ def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, grad
 
 @kernel
 def weigh_singles(type_index, a, weights):
-    """weights[target]: M_ij of a feature of this type that was seen once, with that target.
+    """Fill weights[target]: M_ij of a feature of this type that was seen once, with that target.
 
-    Leave-one-out never looks at such a feature, so its identity has no weight: it is left out, and what remains
-    depends on the type and the target alone.
+    Leave-one-out never uses such a feature, so the weights of its identity are untrained and left out. The others
+    depend on type and target alone.
     """
     s = make_scratch(1, a)
     key = np.uint64(type_index) << a.type_shift
@@ -348,37 +336,36 @@ def weigh_singles(type_index, a, weights):
         exponent = a.start
         for c in range(s.last_n[0]):
             if not a.lexical[c]:
-                exponent += s.weight_n[0, a.weight_class[c]] * a.multiplicity[c] * a.table[s.slots[c], 0]
+                exponent += s.factor_n[0, a.weight_class[c]] * a.multiplicity[c] * a.table[s.slots[c], 0]
         weights[target] = clamped_exp(exponent)
 
 
 @kernel
 def weigh_rows(first, last, c, a, singles, weights, sums):
-    """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last) of counts c, and the rows' sums.
+    """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last) of counts c, and the row sums.
 
     singles[type, target]: the weights of features seen once; empty where those are like all others.
     """
     s = make_scratch(BATCH, a)
     row = first
     for start in range(c.offsets[first], c.offsets[last], BATCH):
-        stop = min(start + BATCH, c.offsets[last])
-        at = 0
+        stop, at = min(start + BATCH, c.offsets[last]), 0
         for link in range(start, stop):
             while link >= c.offsets[row + 1]:
                 row += 1
-            total, count = np.int64(c.feature_counts[row]), np.int64(c.link_counts[link])
-            if total == 1 and len(singles):
+            i, feature_count, link_count = link - start, np.int64(c.feature_counts[row]), np.int64(c.link_counts[link])
+            if feature_count == 1 and len(singles):
                 weights[link] = singles[(c.features[row] >> a.type_shift) & a.type_mask, c.targets[link]]
-                s.last_n[link - start] = -1
+                s.last_n[i] = 0
                 continue
-            at = locate_link(
-                link - start, at, c.features[row], total, total, target_hash(c.targets[link]), count, a, s
-            )  # fmt: skip
-            weights[link] = count / total
+            target = target_hash(c.targets[link])
+            at = locate_link(i, at, c.features[row], feature_count, feature_count, target, link_count, a, s)
+            weights[link] = link_count / feature_count
         for link in range(start, stop):
             i = link - start
-            if s.last_n[i] >= 0:
-                weights[link] *= clamped_exp(a.start + sum_thetas(0, s.last_n[i], s.begin[i], s.weight_n, i, a, s))
+            if s.last_n[i]:
+                exponent = a.start + add_thetas(0.0, 0, s.last_n[i], s.begin[i], s.factor_n, i, a, s)
+                weights[link] *= clamped_exp(exponent)
     for row in range(first, last):
         row_sum = 0.0
         for link in range(c.offsets[row], c.offsets[row + 1]):
@@ -387,37 +374,11 @@ def weigh_rows(first, last, c, a, singles, weights, sums):
 
 
 @kernel
-def weigh_listed(order, c, a, weights, sums):
-    """The same for the rows that `order` lists."""
-    s = make_scratch(1, a)
-    for row in order:
-        total = np.int64(c.feature_counts[row])
-        sums[row] = 0.0
-        for link in range(c.offsets[row], c.offsets[row + 1]):
-            count = np.int64(c.link_counts[link])
-            locate_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
-            exponent = a.start + sum_thetas(0, s.last_n[0], 0, s.weight_n, 0, a, s)
-            weights[link] = count / total * clamped_exp(exponent)
-            sums[row] += weights[link]
-
-
-@kernel
-def mark_rows(rows, touched, order):
-    """Collect the distinct rows of a batch of events in `order`; return how many."""
-    n = 0
-    for k in range(rows.shape[0]):
-        for q in range(rows.shape[1]):
-            row = rows[k, q]
-            if row >= 0 and not touched[row]:
-                touched[row] = True
-                order[n] = row
-                n += 1
-    return n
-
-
-@kernel
 def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
-    """Summed multinomial loss of a batch; adds 1 / sum(y) to each row's and -1 / y to each link's gradient."""
+    """Summed multinomial loss of events, from M and its row sums; rows[event, template], -1 for none; links likewise.
+
+    Adds 1 / sum(y) to the gradient of each row of an event, and -1 / y to that of each link.
+    """
     loss = 0.0
     for k in range(rows.shape[0]):
         denominator = 0.0
@@ -428,7 +389,7 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
                 if links[k, q] >= 0:
                     numerator += weights[links[k, q]]
         if not numerator > 0.0:
-            return math.inf  # the weights have left the range of numbers
+            return math.inf  # y has underflowed, or is NaN
         loss += math.log(denominator) - math.log(numerator)
         for q in range(rows.shape[1]):
             if rows[k, q] >= 0:
@@ -439,22 +400,22 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
 
 
 @kernel
-def multinomial_gradient(order, row_gradients, link_gradients, weights, c, a, gradient, apply, rate):
-    """Add a batch's gradient to `gradient` (slots,), or with `apply` step by it and clear it.
+def multinomial_gradient(row_gradients, link_gradients, weights, c, a, gradient, apply, rate):
+    """Add the gradient by all weights of the rows of counts c to `gradient` (slots,); with `apply`, step by it instead.
 
-    `order` are the rows that the batch touches.
+    Steps set `gradient` back to zero.
     """
     s = make_scratch(1, a)
-    one = np.ones((1, 16), np.float64)
-    for row in order:
+    for row in range(len(c.features)):
+        feature_count = np.int64(c.feature_counts[row])
         for link in range(c.offsets[row], c.offsets[row + 1]):
-            total, count = np.int64(c.feature_counts[row]), np.int64(c.link_counts[link])
-            locate_link(0, 0, c.features[row], total, total, target_hash(c.targets[link]), count, a, s)
+            target, link_count = target_hash(c.targets[link]), np.int64(c.link_counts[link])
+            locate_link(0, 0, c.features[row], feature_count, feature_count, target, link_count, a, s)
             g = weights[link] * (row_gradients[row] + link_gradients[link])
-            for i in range(s.last_n[0]):
-                p = s.slots[i]
+            for t in range(s.last_n[0]):
+                slot = s.slots[t]
                 if not apply:
-                    gradient[p] += g * s.weight_n[0, a.weight_class[i]]
-                elif gradient[p] != 0.0:
-                    take_steps(i, i + 1, i, one, gradient[p], one, 0.0, 0, np.float32(rate), a, s)
-                    gradient[p] = 0.0
+                    gradient[slot] += g * s.factor_n[0, a.weight_class[t]]
+                elif gradient[slot] != 0.0:
+                    take_step(slot, gradient[slot], np.float32(rate), a.table)
+                    gradient[slot] = 0.0

@@ -1,6 +1,6 @@
 """Backoff models: continuation counts, discounts, interpolation, and scoring.
 
-Column q of the keys is the context of q words, so the columns go from the unigram to the longest context.
+Template q is the context of q words, so keys[q] is the row of keys of that order. (orders, events)
 """
 
 import numpy as np
@@ -12,11 +12,11 @@ from snm.layouts.keys import ABSENT
 
 @kernel
 def count_continuations(q, keys, words, index, c, adjusted):
-    """Add what a block of events brings to the adjusted counts of the links of column q.
+    """Add a block of events to the adjusted counts of the links of template q.
 
-    The adjusted count of a link is the number of distinct words that precede it: every event brings one
-    over the count of the link one word longer, and those of one such link add up to one. Where no
-    word precedes (the context begins with <S>), every event brings one: the plain count.
+    The adjusted count of a link is the number of distinct words before it. Each event adds 1 / C of the link that is
+    one word longer, so all events of that link add 1. Where no word precedes, because the context begins with <S>, each
+    event adds 1: the adjusted count is the count.
     """
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     longer = np.empty(len(words), np.int64)
@@ -30,7 +30,7 @@ def count_continuations(q, keys, words, index, c, adjusted):
 
 @kernel
 def count_of_counts(first, last, offsets, orders, adjusted, found):
-    """found[order, n]: how many links of rows [first, last) have the adjusted count n, up to 4."""
+    """Add to found[order, n] the number of links of rows [first, last) with adjusted count n, up to 4."""
     for row in range(first, last):
         for link in range(offsets[row], offsets[row + 1]):
             if adjusted[link] <= 4:
@@ -39,9 +39,9 @@ def count_of_counts(first, last, offsets, orders, adjusted, found):
 
 @kernel
 def discount_rows(first, last, offsets, orders, adjusted, discounts, shares, backoffs):
-    """Of every link its discounted share of the row, and of every row what the discounts set free.
+    """Fill shares[link], the discounted share of the row, and backoffs[row], the share of the discounts.
 
-    discounts[order, n] is taken off an adjusted count of n, the last column's off all that are larger.
+    discounts[order, n] is subtracted from an adjusted count of n, discounts[order, 3] from 3 and more.
     """
     for row in range(first, last):
         total = freed = 0.0
@@ -55,8 +55,10 @@ def discount_rows(first, last, offsets, orders, adjusted, discounts, shares, bac
 
 @kernel
 def interpolate(keys, words, index, offsets, targets, shares, backoffs, probabilities):
-    """Fill the probabilities of all links that a block of events has: its share, and the backoff's part of
-    the probability one word shorter. The unigrams' are filled already."""
+    """Fill the probabilities of the links of a block of events: share + backoff * probability one word shorter.
+
+    Those of the unigrams are given.
+    """
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     p = np.zeros(len(words), np.float64)
     loaded = np.uint64(0)
@@ -75,9 +77,9 @@ def interpolate(keys, words, index, offsets, targets, shares, backoffs, probabil
 
 @kernel
 def sum_shorter(q, keys, words, index, c, probabilities, sums):
-    """Add to sums[row], for the rows of column q, the probabilities of their words one context word shorter.
+    """Add to sums[row], for the rows of template q, the probabilities of their words one context word shorter.
 
-    Every event of a link brings one over its count, so that a link brings its probability once.
+    Each event of a link adds the probability divided by the link count, so each link adds it once.
     """
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     shorter, scratch = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
@@ -91,9 +93,9 @@ def sum_shorter(q, keys, words, index, c, probabilities, sums):
 
 @kernel
 def normalise_stupid(keys, words, index, c, factor, sums, totals, backoffs):
-    """totals[row]: the sum of the scores of all words after a context; and the backoff weights that follow from it.
+    """Fill totals[row], the sum of the scores of all words after a context, and the normalised backoffs[row].
 
-    A row's words have relative frequencies, which sum to one, and all others `factor` times their score one
+    The words of a row have their relative frequencies, which sum to 1; all others have `factor` times their score one
     word shorter.
     """
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
@@ -112,7 +114,7 @@ def normalise_stupid(keys, words, index, c, factor, sums, totals, backoffs):
 
 @kernel
 def score(keys, words, index, offsets, targets, probabilities, backoffs, out):
-    """out[event]: the probability in the longest context that knows the word, times the backoffs of longer ones."""
+    """Fill out[event]: the probability in the longest context that has the word, times the backoffs of longer ones."""
     rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     out[:] = 0.0
     loaded = np.uint64(0)

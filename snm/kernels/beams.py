@@ -1,8 +1,8 @@
-"""Scoring words after each of many states: what a beam search asks for.
+"""Scoring words after each of many states, as a beam search needs it.
 
-A call from Python unpacks every array that it is given, which takes longer than scoring a word, and to make an array
-takes as long as to look for a row. So the arrays of a model, and working memory, come as their addresses, in one array
-of integers that is made once. A state comes as the address of its bytes.
+Unpacking the arrays of a call takes longer than scoring a word, and making an array as long as a look-up. So the arrays
+of a model and scratch memory are passed as addresses, in one record that is made once (`snm.layouts.beams`). A state is
+passed as the address of its bytes.
 """
 
 import math
@@ -41,11 +41,12 @@ from snm.layouts.matrix import Matrix, Spread
 from snm.layouts.tokens import BEGIN
 
 _ONE, _ZERO = np.uint64(1), np.float32(0.0)
-_WORD, _SCORE = (BEAM_RECORD.fields[name][1] for name in ("word", "score"))  # offsets in the record
+_FIELDS = dict(BEAM_RECORD.fields or {})
+_WORD, _SCORE = _FIELDS["word"][1], _FIELDS["score"][1]  # offsets in the record
 
 
-class StateBytes(types.Type):  # type: ignore[misc]
-    """A state as Python has it: bytes, of which a kernel gets the address."""
+class StateBytes(types.Type):
+    """Numba type of a state: Python bytes, passed to a kernel as their address."""
 
     def __init__(self):
         super().__init__("StateBytes")
@@ -56,14 +57,14 @@ register_model(StateBytes)(models.OpaqueModel)
 
 @unbox(StateBytes)
 def address_of_bytes(_, state, c):
-    """TypeError where it is something else."""
+    """The address of a bytes object; other objects raise TypeError."""
     address = c.pyapi.bytes_as_string(state)
     return NativeValue(address, is_error=cgutils.is_null(c.builder, address))
 
 
 @intrinsic
 def pointer(typing_context, address):
-    """A pointer from a number, or to a state."""
+    """The pointer of an address or of a state."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(address, StateBytes):
@@ -74,17 +75,17 @@ def pointer(typing_context, address):
 
 
 class Beam(NamedTuple):
-    """Working memory for TILE states."""
+    """Scratch memory for TILE states."""
 
-    keys: np.ndarray  # (slots, TILE) uint64
-    records: np.ndarray  # (slots, TILE) int64
-    first_with: np.ndarray  # (slots, TILE) int64: the first state with the same row, -1 where there is none
-    scale: np.ndarray  # (slots, TILE) float32
-    members: np.ndarray  # (TILE,) int64: states that are not equal
-    which: np.ndarray  # (TILE,) int64: for each state which of them it is equal to
-    hashes: np.ndarray  # (TILE,) uint64: theirs
-    hashed_words: np.ndarray  # (2, width) uint64: a state's words, and their classes
-    read: np.ndarray  # (TILE,) float32: what a row has for words
+    keys: np.ndarray  # (templates, TILE) uint64
+    records: np.ndarray  # (templates, TILE) int64
+    first_with: np.ndarray  # (templates, TILE) int64: the first state with the same row, -1 where there is no row
+    scale: np.ndarray  # (templates, TILE) float32: the gate's factors
+    members: np.ndarray  # (TILE,) int64: the distinct states
+    which: np.ndarray  # (TILE,) int64: index in `members` of each state
+    hashes: np.ndarray  # (TILE,) uint64: of the members
+    hashed_words: np.ndarray  # (2, width) uint64: hashes of a state's words and of their classes, last word first
+    read: np.ndarray  # (TILE,) float32: weights of words in a row
 
 
 @array_helper
@@ -102,8 +103,8 @@ def floats(address, shape):
     return carray(pointer(address), shape, np.float32)
 
 
-def make_beam(slots: int, width: int) -> Beam:
-    square = slots, TILE
+def make_beam(templates: int, width: int) -> Beam:
+    square = templates, TILE
     return Beam(
         np.empty(square, np.uint64), np.empty(square, np.int64), np.empty(square, np.int64),
         np.empty(square, np.float32), np.empty(TILE, np.int64), np.empty(TILE, np.int64),
@@ -112,74 +113,79 @@ def make_beam(slots: int, width: int) -> Beam:
 
 
 @array_helper
-def scratch_of(h):
-    """EventRows and Beam, as `make_rows` and `make_beam` made them."""
-    n, units = h.n_templates, h.units
+def scratch_of(record):
+    """The EventRows and the Beam of a record."""
+    n, units = record.n_templates, record.units
     flat, square, states = (n * TILE,), (n, TILE), (TILE,)
     rows = EventRows(
-        longs(h.rows_first_at, (n,)),
-        longs(h.rows_last_at, (n,)),
-        hashes(h.rows_event_at, flat),
-        floats(h.rows_code_at, flat),
-        floats(h.rows_length_at, flat),
-        floats(h.rows_row_sum_at, flat),
-        floats(h.rows_weight_at, flat),
-        floats(h.rows_scale_at, flat),
-        floats(h.rows_inputs_at, (3, n * TILE)),
-        floats(h.rows_hidden_at, (TILE, units)),
-        floats(h.rows_columns_at, (units, TILE)),
-        floats(h.rows_output_at, states),
-        carray(pointer(h.rows_sums_at), (2, TILE), np.float64),
+        longs(record.rows_first_at, (n,)),
+        longs(record.rows_last_at, (n,)),
+        hashes(record.rows_event_at, flat),
+        floats(record.rows_code_at, flat),
+        floats(record.rows_length_at, flat),
+        floats(record.rows_row_sum_at, flat),
+        floats(record.rows_weight_at, flat),
+        floats(record.rows_scale_at, flat),
+        floats(record.rows_inputs_at, (3, n * TILE)),
+        floats(record.rows_hidden_at, (TILE, units)),
+        floats(record.rows_columns_at, (units, TILE)),
+        floats(record.rows_output_at, states),
+        carray(pointer(record.rows_sums_at), (2, TILE), np.float64),
     )
     beam = Beam(
-        hashes(h.beam_keys_at, square),
-        longs(h.beam_records_at, square),
-        longs(h.beam_first_with_at, square),
-        floats(h.beam_scale_at, square),
-        longs(h.beam_members_at, states),
-        longs(h.beam_which_at, states),
-        hashes(h.beam_hashes_at, states),
-        hashes(h.beam_hashed_words_at, (2, h.width)),
-        floats(h.beam_read_at, states),
+        hashes(record.beam_keys_at, square),
+        longs(record.beam_records_at, square),
+        longs(record.beam_first_with_at, square),
+        floats(record.beam_scale_at, square),
+        longs(record.beam_members_at, states),
+        longs(record.beam_which_at, states),
+        hashes(record.beam_hashes_at, states),
+        hashes(record.beam_hashed_words_at, (2, record.width)),
+        floats(record.beam_read_at, states),
     )
     return rows, beam
 
 
 @array_helper
-def model_of(h, starts_type, link_type, code_type):
+def model_of(record, starts_type, link_type, code_type):
     """Matrix, gate, templates and classes of the model of a record."""
-    words, n = h.words, h.n_templates
+    words, n = record.words, record.n_templates
     matrix = Matrix(
-        carray(pointer(h.starts_at), (h.n_starts,), starts_type),
-        carray(pointer(h.data_at), (h.n_bytes,), np.uint8),
-        carray(pointer(h.long_links_at), (1,), link_type),
-        carray(pointer(h.singles_at), (n, words), code_type),
-        floats(h.values_at, (h.n_values,)),
-        floats(h.unigrams_at, (words,)),
-        longs(h.single_of_template_at, (n,)),
-        longs(h.parent_of_template_at, (n,)),
-        h.shift,
-        Spread(h.spread_bits, h.spread_factor, h.spread_inverse, (_ONE << np.uint64(h.spread_bits)) - _ONE,
-               np.uint64(8 * h.code_bytes)),
-        h.code_bytes,
-        np.uint8(h.unigram_code),
-        h.unigram_links,
-        h.unigram_sum,
-    )  # fmt: skip
-    gate = Gate(
-        floats(h.gate_hidden_at, (n, INPUTS, h.units)),
-        floats(h.gate_bias_at, (h.units,)),
-        floats(h.gate_output_at, (n, h.units)),
-        floats(h.gate_offset_at, (n,)),
+        carray(pointer(record.starts_at), (record.n_starts,), starts_type),
+        carray(pointer(record.data_at), (record.n_bytes,), np.uint8),
+        carray(pointer(record.long_links_at), (record.n_positions,), link_type),
+        carray(pointer(record.singles_at), (record.n_single_types, words), code_type),
+        floats(record.values_at, (record.n_values,)),
+        floats(record.unigrams_at, (words,)),
+        longs(record.single_of_template_at, (n,)),
+        longs(record.parent_of_template_at, (n,)),
+        record.shift,
+        Spread(
+            record.spread_bits,
+            record.spread_factor,
+            record.spread_inverse,
+            (_ONE << np.uint64(record.spread_bits)) - _ONE,
+            np.uint64(8 * record.code_bytes),
+        ),
+        record.code_bytes,
+        np.uint8(record.unigram_code),
+        record.unigram_links,
+        record.unigram_sum,
     )
-    templates = carray(pointer(h.templates_at), (n,), TEMPLATE)
-    classes = carray(pointer(h.classes_at), (words,), np.uint16)
+    gate = Gate(
+        floats(record.gate_hidden_at, (n, INPUTS, record.units)),
+        floats(record.gate_bias_at, (record.units,)),
+        floats(record.gate_output_at, (n, record.units)),
+        floats(record.gate_offset_at, (n,)),
+    )
+    templates = carray(pointer(record.templates_at), (n,), TEMPLATE)
+    classes = carray(pointer(record.classes_at), (words,), np.uint16)
     return matrix, gate, templates, classes
 
 
 @helper
 def chain_of(hashes, length, skipped):
-    """The chain of `length` words before the last `skipped`, from their hashes, the last word's first."""
+    """The chain of the `length` words before the last `skipped` words. hashes: of words, last word first."""
     chain = np.uint64(0)
     for j in range(skipped, skipped + length):
         chain = extend(chain, hashes[j])
@@ -188,7 +194,7 @@ def chain_of(hashes, length, skipped):
 
 @helper
 def write_keys(state, templates, classes, by_class, hash_mask, column, hashes, keys):
-    """keys[template, column]: the features after a state."""
+    """keys[template, column]: the keys of the features after a state, or ABSENT."""
     width, context = len(state), 0
     for j in range(width):
         word = state[width - 1 - j]
@@ -216,9 +222,9 @@ def write_keys(state, templates, classes, by_class, hash_mask, column, hashes, k
 
 @helper
 def find_equal(states, beam):
-    """Returns how many of at most TILE states are left without those that came before, which are beam.members.
+    """Fill beam.members and beam.which; return the number of distinct states, of at most TILE.
 
-    beam.which[c] is where states[c] is among them. Hypotheses of a beam that differ further back have equal states.
+    Hypotheses that differ only in earlier words have equal states.
     """
     n = 0
     for c in range(len(states)):
@@ -226,7 +232,7 @@ def find_equal(states, beam):
         for j in range(states.shape[1]):
             h = extend(h, np.uint64(states[c, j]))
         d = 0
-        while d < n and not (beam.hashes[d] == h and same(states[c], states[beam.members[d]])):
+        while d < n and not (beam.hashes[d] == h and are_equal(states[c], states[beam.members[d]])):
             d += 1
         beam.which[c] = d
         if d == n:
@@ -236,7 +242,7 @@ def find_equal(states, beam):
 
 
 @helper
-def same(state, other):
+def are_equal(state, other):
     differ = np.uint32(0)
     for j in range(len(state)):
         differ |= state[j] ^ other[j]
@@ -244,44 +250,44 @@ def same(state, other):
 
 
 @helper
-def find_rows(n, keys, pages, records, rows):
-    """records[slot, state]: where the row of every key is, NO_ROW where there is none; and what it says of itself.
+def find_rows(n, keys, matrix, records, rows):
+    """Fill records[template, state], NO_ROW where there is no row, and `rows` without weights.
 
-    All pages are asked for before the first is read.
+    All pages are prefetched before the first is read.
     """
-    slots = len(keys)
-    for q in range(1, slots):
+    templates = len(keys)
+    for q in range(1, templates):
         for c in range(n):
-            prefetch(pages.starts, keys[q, c] >> pages.shift)
-    for q in range(1, slots):
+            prefetch(matrix.starts, keys[q, c] >> matrix.shift)
+    for q in range(1, templates):
         for c in range(n):
-            records[q, c] = prefetch_page(keys[q, c], pages)
-    for q in range(1, slots):
-        parent = pages.parent_of_template[q]
+            records[q, c] = prefetch_page(keys[q, c], matrix)
+    for q in range(1, templates):
+        parent = matrix.parent_of_template[q]
         for c in range(n):
-            record = record_at(keys[q, c], records[q, c], pages)
+            record = record_at(keys[q, c], records[q, c], matrix)
             if parent > 0 and records[parent, c] == NO_ROW and keys[parent, c] != ABSENT:
-                record = np.int64(NO_ROW)  # what was seen was seen in part
+                record = np.int64(NO_ROW)  # a stored feature's parents are stored too
             records[q, c] = record
-            prefetch_record(record, pages)
+            prefetch_record(record, matrix)
     i = rows.last[0]
-    for q in range(1, slots):
+    for q in range(1, templates):
         rows.first[q] = i
         for c in range(n):
             record = records[q, c]
             if record == NO_ROW:
                 continue
-            if is_long(record, pages):
-                code, links, row_sum = read_long(record, pages)
+            if is_long(record, matrix):
+                count_code, links, row_sum = read_long(record, matrix)
             else:
-                code, links, row_sum, _ = read_short(q, record, np.uint32(0), pages)
-            i = add_row(rows, i, c, code, links, row_sum, _ZERO)
+                count_code, links, row_sum, _ = read_short(q, record, np.uint32(0), matrix)
+            i = add_row(rows, i, c, count_code, links, row_sum, _ZERO)
         rows.last[q] = i
 
 
 @helper
 def share_rows(n, shared, beam):
-    """beam.first_with. A row that several states have is read once, where their words are the same."""
+    """Fill beam.first_with. A row of several states is read once if they have the same words (`shared`)."""
     for q in range(1, len(beam.records)):
         records = beam.records[q]
         for c in range(n):
@@ -293,36 +299,36 @@ def share_rows(n, shared, beam):
 
 @helper
 def row_for(c, words):
-    """The row of `words` that is of state c: where there is one, it is of all states."""
+    """The row of `words` for state c; a single row is for all states."""
     return min(c, len(words) - 1)
 
 
 @helper
-def prefetch_words(n, words, start, stop, pages, beam):
-    """Ask for the links of long rows to these words."""
+def prefetch_words(n, words, start, stop, matrix, beam):
+    """Prefetch the links of words[:, start:stop] in long rows."""
     for q in range(1, len(beam.records)):
         for c in range(n):
             record = beam.records[q, c]
-            if beam.first_with[q, c] == c and is_long(record, pages):
-                first, links = first_link(record, pages), read_long(record, pages)[1]
+            if beam.first_with[q, c] == c and is_long(record, matrix):
+                first, links = first_link(record, matrix), read_long(record, matrix)[1]
                 for word in words[row_for(c, words)][start:stop]:
-                    at = position_of_link(spread_target(word, pages.spread), links, pages.spread)
-                    prefetch_link(first + at, pages.long_links)
+                    at = position_of_link(spread_target(word, matrix.spread), links, matrix.spread)
+                    prefetch_link(first + at, matrix.long_links)
 
 
 @helper
-def add_words(n, words, start, stop, pages, beam, weights):
-    """weights[c, i]: the sum over the rows of state c of what they have for word i, times beam.scale[slot, c]."""
+def add_words(n, words, start, stop, matrix, beam, weights):
+    """weights[c, i]: the sum over the rows of state c of beam.scale[template, c] times M of word i in [start, stop)."""
     shared = len(words) == 1
     for c in range(n):
         of_state, weight = words[row_for(c, words)][start:stop], weights[c][start:stop]
         for i in range(len(of_state)):
-            weight[i] = np.float64(beam.scale[0, c]) * pages.unigrams[of_state[i]]
+            weight[i] = np.float64(beam.scale[0, c]) * matrix.unigrams[of_state[i]]
     for q in range(1, len(beam.records)):
         for c in range(n):
             if beam.first_with[q, c] != c:
                 continue
-            read_words(q, beam.records[q, c], words[row_for(c, words)][start:stop], pages, beam.read)
+            read_words(q, beam.records[q, c], words[row_for(c, words)][start:stop], matrix, beam.read)
             for d in range(c, n if shared else c + 1):
                 if beam.first_with[q, d] == c:
                     weight, factor = weights[d][start:stop], np.float64(beam.scale[q, d])
@@ -336,13 +342,13 @@ _STATES, _RECORD, _CHOSEN, _SCORES = (
     types.int64[::1],
     types.float64[:, ::1],
 )
-_WORDS = types.uint32[::1], types.uint32[:, ::1]  # for all states, or a row for each
+_WORDS = types.uint32[::1], types.uint32[:, ::1]  # the same for all states, or a row for each
 _STEP = types.float64(types.int64, StateBytes(), types.int64)
 
 
 @helper
-def are_for(words, states, width, vocabulary):
-    """Whether there are words for as many states of that width, all of the vocabulary."""
+def are_valid(words, states, width, vocabulary):
+    """Whether words are ids of the vocabulary, states have this width, and there is a row of words for each or all."""
     for word in words.flat:
         if word >= vocabulary:
             return False
@@ -350,12 +356,12 @@ def are_for(words, states, width, vocabulary):
 
 
 @kernel_for([types.boolean(_STATES, w, types.int64, _CHOSEN, _STATES) for w in _WORDS])
-def follow(states, listed, vocabulary, chosen, after):
-    """after[k]: the state after hypothesis chosen[k] of `expand`; False where there is no such hypothesis, or word."""
-    m, width = listed.shape[-1], after.shape[1]
-    if not are_for(listed, states, width, vocabulary):
+def follow(states, given, vocabulary, chosen, after):
+    """after[k]: the state of hypothesis chosen[k] of `expand`; False if states, words or hypotheses are invalid."""
+    m, width = given.shape[-1], after.shape[1]
+    if not are_valid(given, states, width, vocabulary):
         return False
-    words, hypotheses = listed.reshape((-1, m)), len(states) * m
+    words, hypotheses = given.reshape((-1, m)), len(states) * m
     for k in range(len(chosen)):
         if not 0 <= chosen[k] < hypotheses:
             return False
@@ -367,21 +373,21 @@ def follow(states, listed, vocabulary, chosen, after):
 
 
 @helper
-def find_states(n, states, pages, templates, classes, hash_mask, rows, beam):
-    """The rows of the first n of beam.members."""
+def find_states(n, states, matrix, templates, classes, hash_mask, rows, beam):
+    """Fill `rows` and `beam` with the rows of the first n of beam.members."""
     by_class = False
     for q in range(len(templates)):
         by_class |= templates[q].by_class != 0
     rows.first[0] = rows.last[0] = 0
     for c in range(n):
         write_keys(states[beam.members[c]], templates, classes, by_class, hash_mask, c, beam.hashed_words, beam.keys)
-        rows.last[0] = add_unigram(rows, rows.last[0], c, np.uint32(0), pages)
-    find_rows(n, beam.keys, pages, beam.records, rows)
+        rows.last[0] = add_unigram(rows, rows.last[0], c, np.uint32(0), matrix)
+    find_rows(n, beam.keys, matrix, beam.records, rows)
 
 
 @helper
 def weigh_states(n, gate, rows, beam):
-    """beam.scale: what the gate multiplies the rows by."""
+    """Fill beam.scale with the gate's factors."""
     mix(n, rows, gate)
     for q in range(len(beam.scale)):
         for i in range(rows.first[q], rows.last[q]):
@@ -390,26 +396,25 @@ def weigh_states(n, gate, rows, beam):
 
 @kernel
 def score(states, words, record, starts_type, link_type, code_type, scores):
-    """scores[c, i] = log10 P(words[c, i] | states[c]), NaN where the word is never predicted.
+    """scores[c, i] = log10 P(words[c, i] | states[c]) of at most TILE states, NaN for a word that is never predicted.
 
-    Of at most TILE states. Where `words` has one row, it is of all of them. The types are those of a model's
-    starts, long links and singles.
+    A single row of `words` is for all states. The types are the dtypes of a model's starts, long links and singles.
     """
-    pages, gate, templates, classes = model_of(record, starts_type, link_type, code_type)
+    matrix, gate, templates, classes = model_of(record, starts_type, link_type, code_type)
     rows, beam = scratch_of(record)
     n, m, shared = len(states), scores.shape[1], len(words) == 1
     for c in range(n):
         beam.members[c] = beam.which[c] = c
     if shared and n > 1:
         n = find_equal(states, beam)
-    find_states(n, states, pages, templates, classes, record.hash_mask, rows, beam)
+    find_states(n, states, matrix, templates, classes, record.hash_mask, rows, beam)
     share_rows(n, shared, beam)
     for start in range(0, m, TILE):
         stop = min(start + TILE, m)
-        prefetch_words(n, words, start, stop, pages, beam)
+        prefetch_words(n, words, start, stop, matrix, beam)
         if start == 0:
-            weigh_states(n, gate, rows, beam)  # while links are on their way
-        add_words(n, words, start, stop, pages, beam, scores)
+            weigh_states(n, gate, rows, beam)  # while links are being fetched
+        add_words(n, words, start, stop, matrix, beam, scores)
     for c in range(n):
         factor = 1.0 / rows.sums[1, c]
         for i in range(m):
@@ -419,26 +424,26 @@ def score(states, words, record, starts_type, link_type, code_type, scores):
         for i in range(m):
             if words[r, i] in (record.never_a_target, BEGIN):
                 scores[r : n if shared else r + 1, i] = math.nan
-    for c in range(len(states) - 1, -1, -1):  # no state is further back than the one that it is equal to
+    for c in range(len(states) - 1, -1, -1):  # backward: a member's index is never above its state's
         for i in range(m):
             scores[c, i] = scores[beam.which[c], i]
 
 
 @cache
 def kernels_of(*type_names):
-    """`expand` and `step` for models whose starts, long links and singles are of these types.
+    """(`expand`, `step`) for models whose starts, long links and singles have these dtypes.
 
-    They close over the types and nothing else: Numba would take other kernels for new ones in each process, and compile
-    them anew.
+    They close over the dtypes and nothing else: with other variables Numba would not find them in its cache, and would
+    compile them again in each process.
     """
     starts_type, link_type, code_type = (np.dtype(name).type for name in type_names)
 
     @kernel_for([types.boolean(_STATES, w, _RECORD, _SCORES) for w in _WORDS])
-    def expand(states, listed, record, scores):
-        """`score`, or False where there are no words for all states, or some that are not of the vocabulary."""
-        if not are_for(listed, states, record[0].width, record[0].words):
+    def expand(states, given, record, scores):
+        """`score` of any number of states; False if states or words are invalid."""
+        if not are_valid(given, states, record[0].width, record[0].words):
             return False
-        words = listed.reshape((-1, listed.shape[-1]))
+        words = given.reshape((-1, given.shape[-1]))
         for start in range(0, len(states), TILE):
             part = slice(start, min(start + TILE, len(states)))
             of_part = words if len(words) == 1 else words[part]
@@ -447,7 +452,7 @@ def kernels_of(*type_names):
 
     @kernel_for([_STEP], nogil=False)
     def step(address, state, word):
-        """One word after one state, given the address of a record, whose scratch memory the GIL protects."""
+        """log10 P of a word after a state. `address`: of a record, whose scratch memory the GIL protects."""
         record = carray(pointer(address), (1,), BEAM_RECORD)[0]
         words = carray(pointer(address + _WORD), (1, 1), np.uint32)
         scores = carray(pointer(address + _SCORE), (1, 1), np.float64)

@@ -1,4 +1,4 @@
-"""The exchange algorithm. See snm.classes."""
+"""The exchange algorithm of `snm.text.classes`: each word moves to the class where it makes the text likeliest."""
 
 import math
 from typing import NamedTuple
@@ -9,22 +9,22 @@ from snm.kernels.compile import helper, kernel
 
 
 class State(NamedTuple):
-    """How often a class follows another, in both directions so that a class's column is contiguous, and its totals."""
+    """Bigram counts of classes, in both directions so that kernels read contiguous rows. float64"""
 
     followed: np.ndarray  # (classes, classes): [c, d] is how often c follows d
     following: np.ndarray  # (classes, classes): [c, d] is how often d follows c
-    totals: np.ndarray  # (classes,): how often words of a class have another after them
+    totals: np.ndarray  # (classes,): how often a word follows one of the class
 
 
 @helper
 def gain(n, m):
-    """By how much x log x grows from n to n + m."""
+    """Growth of x log x from n to n + m."""
     return (n + m) * math.log(n + m) - (n * math.log(n) if n > 0.0 else 0.0)
 
 
 @kernel
 def start(classes_of, classes, offsets, neighbours, counts):
-    """The counts of the first classes."""
+    """The counts of the initial classes. `offsets`, `neighbours` and `counts`: the words after each word."""
     s = State(np.zeros((classes, classes)), np.zeros((classes, classes)), np.zeros(classes))
     for word in range(len(offsets) - 1):
         c = classes_of[word]
@@ -38,9 +38,9 @@ def start(classes_of, classes, offsets, neighbours, counts):
 
 @helper
 def sum_by_class(word, classes_of, offsets, neighbours, counts, of_class, touched):
-    """of_class[c]: how often neighbours of `word` are in class c, itself aside; `touched` lists those classes.
+    """Sum the counts of a word's neighbours, other than itself, into of_class[class]; list the classes in `touched`.
 
-    Returns the number of classes, how often the word is its own neighbour, and all occurrences.
+    Returns the number of these classes, how often the word is its own neighbour, and the number of all neighbours.
     """
     n = 0
     own = total = 0.0
@@ -59,7 +59,7 @@ def sum_by_class(word, classes_of, offsets, neighbours, counts, of_class, touche
 
 @helper
 def shift_word(c, sign, own, total, n_after, after, in_after, n_before, before, in_before, s):
-    """Take a word's occurrences into class c (sign 1) or out of it (-1)."""
+    """Add a word's counts to class c (sign 1), or subtract them (sign -1)."""
     for i in range(n_after):
         d = after[i]
         s.following[c, d] += sign * in_after[d]
@@ -77,8 +77,9 @@ def shift_word(c, sign, own, total, n_after, after, in_after, n_before, before, 
 def move_words(first, last, fixed, classes_of, s, after, before):
     """Put each word of [first, last) into the class where it makes the text likeliest; return how many moved.
 
-    Classes below `fixed` take no words. A word's gain in class c is that of the cells (c, d) and (d, c) it adds to,
-    less that of the totals; where a word has neighbours in c itself the two cells are one, which is passed over.
+    Classes below `fixed` receive no words. The log likelihood is the sum of x log x over the bigram counts, less twice
+    that over the totals. So a word's gain in class c is a sum over the cells (c, d) and (d, c) that it adds to. For
+    d = c the two cells are one; the gain is then approximate.
     """
     classes = len(s.totals)
     in_after, in_before = np.zeros(classes), np.zeros(classes)

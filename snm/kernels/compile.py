@@ -8,6 +8,7 @@ import hashlib
 from pathlib import Path
 
 from numba import njit
+from numba.core.caching import IndexDataCacheFile
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -23,12 +24,29 @@ def _digest_of_sources():
 _STAMP = _digest_of_sources()
 
 
-def _compiled(*signatures, **options):
+class _CacheFile(IndexDataCacheFile):
+    """An index of compiled versions that is empty where other sources wrote it."""
+
+    def __init__(self, cache):
+        super().__init__(cache._cache_path, cache._impl.filename_base, _STAMP)
+
+    def _load_index(self):
+        try:
+            return super()._load_index()
+        except Exception:  # the index names types that these sources no longer have
+            return {}
+
+
+def _compiled(*, signatures=(), **options):
     """A decorator: `njit` with these options, cached under `_STAMP`."""
 
     def decorate(function):
-        dispatcher = njit(*signatures, cache=True, **options)(function)
-        dispatcher._cache._cache_file._source_stamp = _STAMP
+        dispatcher = njit(cache=True, **options)(function)
+        dispatcher._cache._cache_file = _CacheFile(dispatcher._cache)
+        for signature in signatures:
+            dispatcher.compile(signature)
+        if signatures:
+            dispatcher.disable_compile()
         return dispatcher
 
     return decorate
@@ -36,7 +54,7 @@ def _compiled(*signatures, **options):
 
 def kernel_for(signatures, nogil=True):
     """A kernel that is compiled for these signatures alone, when it is defined. Without `nogil` it keeps the GIL."""
-    return _compiled(signatures, nogil=nogil)
+    return _compiled(signatures=signatures, nogil=nogil)
 
 
 kernel = _compiled(nogil=True)

@@ -1,7 +1,7 @@
-"""Histogram, scatter and run-length encoding of link keys, and the counts of the events that are learned from.
+"""Counting: links are scattered to buckets, sorted, and run-length encoded; events are annotated with the counts.
 
-A *link* is a feature with a target. Its sort key holds what the bucket does not already say of
-the feature's key, then the target: see `KeyLayout`.
+The *sort key* of a link is the part of the feature's key that its bucket does not determine, above the target; see
+`KeyLayout`.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _64 = np.uint64(64)
 
 @kernel
 def count_buckets(keys, bucket_bits, sizes):
-    """Add the number of keys that fall into each bucket. keys: (slots, events)"""
+    """Add the number of keys in each bucket to `sizes`. keys: (templates, events)"""
     shift = _64 - bucket_bits
     for q in range(keys.shape[0]):
         column = keys[q]
@@ -27,46 +27,47 @@ def count_buckets(keys, bucket_bits, sizes):
 
 @kernel
 def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links, base, origins):
-    """Write the sort key of every link whose bucket is in [first, last) to its bucket's next place.
+    """Write the sort key of each link in the buckets [first, last) to links[cursors[bucket]], and advance the cursor.
 
-    Where `origins` is not empty it receives beside it which link of the text that is: base + event * slots + slot.
+    Unless it is empty, `origins` receives at the same index where the link comes from: base + event * templates +
+    template.
     """
     shift = _64 - bucket_bits
     drop_target = ~((_ONE << target_bits) - _ONE)
     low, high = np.uint64(first), np.uint64(last)
-    slots = keys.shape[0]
-    for q in range(slots):
+    templates = keys.shape[0]
+    for q in range(templates):
         column = keys[q]
         for k in range(len(column)):
             key = column[k]
             bucket = key >> shift
             if key != ABSENT and bucket >= low and bucket < high:
-                place = cursors[bucket]
-                links[place] = (((key ^ _ONE) << bucket_bits) & drop_target) | np.uint64(targets[k])
+                at = cursors[bucket]
+                links[at] = (((key ^ _ONE) << bucket_bits) & drop_target) | np.uint64(targets[k])
                 if len(origins):
-                    origins[place] = base + k * slots + q
-                cursors[bucket] = place + 1
+                    origins[at] = base + k * templates + q
+                cursors[bucket] = at + 1
 
 
 @kernel
 def place_links(piece, begin, sizes, starts, links):
-    """Put links that were read back from disk to their buckets.
+    """Copy links that were read back from disk to their buckets.
 
-    piece: those from the `begin`-th on, of some that lie in the order of their buckets, sizes[b] of bucket b; they go
-    to links[starts[b]:].
+    The links of a run are in the order of their buckets, sizes[b] of them in bucket b. `piece` are those from number
+    `begin` on. Bucket b goes to links[starts[b]:].
     """
-    first = 0  # of the bucket
+    first = 0  # number of the bucket's first link in the run
     for b in range(len(sizes)):
         low, high = max(first, begin), min(first + sizes[b], begin + len(piece))
         if low < high:
-            place = starts[b] + low - first
-            links[place : place + high - low] = piece[low - begin : high - begin]
+            at = starts[b] + low - first
+            links[at : at + high - low] = piece[low - begin : high - begin]
         first += sizes[b]
 
 
 @helper
 def end_of_row(links, i, end, target_bits):
-    """Where the links of the feature of links[i] end."""
+    """Where the row of links[i] ends."""
     feature = links[i] >> target_bits
     while i < end and links[i] >> target_bits == feature:
         i += 1
@@ -75,31 +76,28 @@ def end_of_row(links, i, end, target_bits):
 
 @helper
 def key_of(link, prefix, bucket_bits, target_bits):
-    """The feature's key, from a sort key and the bucket it lies in."""
+    """The feature's key, from a sort key and the bits of its bucket."""
     return prefix | (((link >> target_bits) << target_bits) >> bucket_bits) | _ONE
 
 
 @helper
-def next_row(links, i, end, prefix, bucket_bits, target_bits, type_shift, least):
-    """Where the row that begins at links[i] ends, its key, and whether it was seen often enough to be kept."""
+def next_row(links, i, end, prefix, bucket_bits, target_bits, type_shift, min_counts):
+    """Where the row that begins at links[i] ends, its key, and whether it is kept."""
     stop = end_of_row(links, i, end, target_bits)
     key = key_of(links[i], prefix, bucket_bits, target_bits)
-    return stop, key, stop - i >= least[(key >> type_shift) & np.uint64(len(least) - 1)]
+    return stop, key, stop - i >= min_counts[(key >> type_shift) & np.uint64(len(min_counts) - 1)]
 
 
 @kernel
-def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least):
-    """Number of distinct features and of distinct links in sorted buckets.
-
-    least[type]: features of this type that were seen less often are left out.
-    """
+def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts):
+    """Number of rows and of distinct links in sorted buckets, without rows seen less than min_counts[type] times."""
     rows = distinct = 0
     for b in range(len(bounds) - 1):
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
         i = bounds[b]
         while i < bounds[b + 1]:
             start = i
-            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, least)
+            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
             if not kept:
                 continue
             rows += 1
@@ -111,10 +109,10 @@ def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift
 
 @kernel
 def encode_runs(
-    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least,
-    features, totals, offsets, targets, counts,
+    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts,
+    features, feature_counts, offsets, targets, link_counts,
 ):  # fmt: skip
-    """Write the rows and links of sorted buckets."""
+    """Write the rows and links of sorted buckets, see `snm.layouts.counts.Counts`."""
     mask = (_ONE << target_bits) - _ONE
     row = link = 0
     for b in range(len(bounds) - 1):
@@ -122,26 +120,26 @@ def encode_runs(
         i = bounds[b]
         while i < bounds[b + 1]:
             start = i
-            i, key, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, least)
+            i, key, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
             if not kept:
                 continue
             features[row] = key
-            totals[row] = np.uint32(i - start)
+            feature_counts[row] = np.uint32(i - start)
             offsets[row] = link
             row += 1
             for k in range(start, i):
                 if k == start or links[k] != links[k - 1]:
                     targets[link] = np.uint32(links[k] & mask)
-                    counts[link] = 0
+                    link_counts[link] = 0
                     link += 1
-                counts[link - 1] += np.uint32(1)
+                link_counts[link - 1] += np.uint32(1)
     offsets[row] = link
 
 
 @helper
-def pack_counts(total, link):
-    """(C_i*, C_ij) in 32 bits, twelve significant bits each: exact below 4096. Zero stands for no feature."""
-    return (pack_count(total) << np.uint32(16)) | pack_count(link)
+def pack_counts(feature_count, link_count):
+    """(C_i*, C_ij) in 32 bits, twelve significant bits each: exact below PACKED_EXACTLY. 0 stands for no feature."""
+    return (pack_count(feature_count) << np.uint32(16)) | pack_count(link_count)
 
 
 @helper
@@ -154,18 +152,18 @@ def pack_count(count):
 
 @helper
 def unpack_count(packed):
-    """Never more than the count was, and in the same half octave."""
+    """The count that was packed, rounded down; in the same half octave."""
     shift = max(packed >> np.uint32(11), np.uint32(1)) - np.uint32(1)
     return np.int64(packed - (shift << np.uint32(11))) << np.int64(shift)
 
 
 @kernel
 def annotate_runs(
-    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, least, wanted, origins, values
+    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, wanted, origins, values
 ):  # fmt: skip
-    """values[origins[i]] = the counts of the link wanted[i], for links in rows that are kept.
+    """Set values[origins[i]] to the packed counts of the link wanted[i], or to 0 where its row is not kept.
 
-    `links` are sorted buckets; `wanted` are some of their links, sorted too: both are walked side by side.
+    `links` are sorted buckets; `wanted` are some of their links, also sorted.
     """
     w = 0
     for b in range(len(bounds) - 1):
@@ -173,7 +171,7 @@ def annotate_runs(
         i = bounds[b]
         while i < bounds[b + 1]:
             start = i
-            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, least)
+            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
             k = start
             while k < i:
                 link = links[k]

@@ -1,4 +1,4 @@
-"""The gate at scoring time. See snm.calibration."""
+"""The gate at scoring time, see `snm.layouts.gate`: B of the rows of up to TILE events, and their gated sums."""
 
 from typing import NamedTuple
 
@@ -9,45 +9,45 @@ from snm.kernels.fastmath import exp_float32, log_float32
 from snm.kernels.simd import TILE, add_products, rectify, sum_columns
 from snm.layouts.gate import INPUTS, LANES, MAX_GATE, SCALE, log_of_code
 
-_LOG_OF_STEP = log_of_code()[1]  # of a count: what one more in its code adds to its logarithm
-FEW = 6  # events whose rows the gate answers for one by one
+_LOG_PER_CODE = log_of_code()[1]  # what one more in a count code adds to the logarithm
+MAX_FEW = 6  # events up to which the output layer is computed row by row
 _SCALE, _ZERO, _ONE, _MAX_GATE = (np.float32(x) for x in (SCALE, 0.0, 1.0, MAX_GATE))
 
 
 class EventRows(NamedTuple):
-    """The rows of at most TILE events, slot after slot: of slot q those from first[q] to last[q], in any order."""
+    """The rows of at most TILE events. Those of template q are [first[q], last[q]), in any order."""
 
-    first: np.ndarray  # (slots,) int64
-    last: np.ndarray  # (slots,) int64
-    # (slots * TILE,)
-    event: np.ndarray  # uint64: whose
-    code: np.ndarray  # float32: of C_i*
+    first: np.ndarray  # (templates,) int64
+    last: np.ndarray  # (templates,) int64
+    # (templates * TILE,)
+    event: np.ndarray  # uint64
+    code: np.ndarray  # float32: count code
     length: np.ndarray  # float32: number of links
     row_sum: np.ndarray  # float32
-    weight: np.ndarray  # float32: M of the event's word, 0 where the row has no such link
-    scale: np.ndarray  # float32: what the gate multiplies it by; 1 without a gate
-    # working memory of the gate
-    inputs: np.ndarray  # (3, slots * TILE)
-    hidden: np.ndarray  # (TILE, units)
-    columns: np.ndarray  # (units, TILE)
-    output: np.ndarray  # (TILE,)
-    sums: np.ndarray  # (2, TILE) float64: gated weights of the links, gated sums of the rows
+    weight: np.ndarray  # float32: M of the event's target, 0 where the row has no such link
+    scale: np.ndarray  # float32: exp(B); 1 without a gate
+    # scratch memory of the gate
+    inputs: np.ndarray  # (3, templates * TILE) float32
+    hidden: np.ndarray  # (TILE, units) float32
+    columns: np.ndarray  # (units, TILE) float32
+    output: np.ndarray  # (TILE,) float32
+    sums: np.ndarray  # (2, TILE) float64: gated weights of the links, gated row sums
 
 
 @kernel
-def make_rows(slots, units):
-    shape = slots * TILE
+def make_rows(templates, units):
+    n = templates * TILE
     return EventRows(
-        np.empty(slots, np.int64), np.empty(slots, np.int64), np.empty(shape, np.uint64), np.empty(shape, np.float32),
-        np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.float32),
-        np.ones(shape, np.float32), np.empty((3, shape), np.float32), np.empty((TILE, units), np.float32),
-        np.empty((units, TILE), np.float32), np.empty(TILE, np.float32), np.empty((2, TILE), np.float64),
+        np.empty(templates, np.int64), np.empty(templates, np.int64), np.empty(n, np.uint64), np.empty(n, np.float32),
+        np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32), np.ones(n, np.float32),
+        np.empty((3, n), np.float32), np.empty((TILE, units), np.float32), np.empty((units, TILE), np.float32),
+        np.empty(TILE, np.float32), np.empty((2, TILE), np.float64),
     )  # fmt: skip
 
 
 @helper
 def add_row(rows, i, event, code, length, row_sum, weight):
-    """Row i. Returns where the next one goes: one with a sum of 0 is none."""
+    """Write row i; return where the next one goes. A row with a sum of 0 is overwritten."""
     rows.event[i] = event
     rows.code[i] = code
     rows.length[i] = length
@@ -57,9 +57,9 @@ def add_row(rows, i, event, code, length, row_sum, weight):
 
 
 @helper
-def add_unigram(rows, i, event, word, pages):
-    """The empty feature's row."""
-    return add_row(rows, i, event, pages.unigram_code, pages.unigram_links, pages.unigram_sum, pages.unigrams[word])
+def add_unigram(rows, i, event, word, matrix):
+    """Write the empty feature's row."""
+    return add_row(rows, i, event, matrix.unigram_code, matrix.unigram_links, matrix.unigram_sum, matrix.unigrams[word])
 
 
 @helper
@@ -69,38 +69,38 @@ def clear(rows):
 
 
 @helper
-def lanes(n):
+def whole_lanes(n):
     return -(-n // LANES) * LANES
 
 
 @helper
-def weigh(events, rows, gate):
-    """rows.scale: the gate's weight of every row."""
-    total = np.int64(0)
+def compute_gate(events, rows, gate):
+    """Fill in rows.scale."""
+    n_rows = np.int64(0)
     for q in range(len(rows.last)):
-        total = max(total, rows.last[q])
-    add_inputs(events, total, rows, gate)
-    if events <= FEW:
-        answer_few(events, rows, gate)
+        n_rows = max(n_rows, rows.last[q])
+    add_inputs(events, n_rows, rows, gate)
+    if events <= MAX_FEW:
+        output_by_row(events, rows, gate)
     else:
-        answer_many(events, rows, gate)
-    for i in range(lanes(total)):
+        output_by_template(events, rows, gate)
+    for i in range(whole_lanes(n_rows)):
         rows.scale[i] = exp_float32(max(min(rows.scale[i], _MAX_GATE), -_MAX_GATE))
 
 
 @sum_helper
-def add_inputs(events, total, rows, gate):
-    """rows.hidden: what the rows of every event add up to. The inputs of slot 0, always the same, are part of the bias.
+def add_inputs(events, n_rows, rows, gate):
+    """Fill in rows.hidden, the sums of the hidden layer. The inputs of template 0, always the same, are in the bias.
 
-    LANES numbers are worked on together, whether all of them are in use or not.
+    All lanes of the last vector are computed, used or not.
     """
-    units, part = len(gate.bias), slice(rows.last[0] // LANES * LANES, lanes(total))
-    for i in range(total, lanes(total)):
+    units, part = len(gate.bias), slice(rows.last[0] // LANES * LANES, whole_lanes(n_rows))
+    for i in range(n_rows, whole_lanes(n_rows)):
         rows.code[i], rows.length[i], rows.row_sum[i] = _ZERO, _ONE, _ONE
     code, length, row_sum = rows.code[part], rows.length[part], rows.row_sum[part]
     of_code, of_length, of_sum = rows.inputs[0][part], rows.inputs[1][part], rows.inputs[2][part]
     for i in range(len(code)):
-        of_code[i] = code[i] * _LOG_OF_STEP
+        of_code[i] = code[i] * _LOG_PER_CODE
     for i in range(len(code)):
         of_length[i] = _SCALE * log_float32(length[i]) - of_code[i]
     for i in range(len(code)):
@@ -114,23 +114,23 @@ def add_inputs(events, total, rows, gate):
 
 
 @sum_helper
-def answer_few(events, rows, gate):
-    """rows.scale: its logarithm, row by row."""
+def output_by_row(events, rows, gate):
+    """Fill rows.scale with B, row by row."""
     units, hidden = len(gate.bias), rows.hidden
     for k in range(events):
         for u in range(units):
             hidden[k, u] = max(hidden[k, u], _ZERO)
     for q in range(len(rows.last)):
         for i in range(rows.first[q], rows.last[q]):
-            event, answer = rows.event[i], gate.offset[q]
+            event, b = rows.event[i], gate.offset[q]
             for u in range(units):
-                answer += hidden[event, u] * gate.output[q, u]
-            rows.scale[i] = answer
+                b += hidden[event, u] * gate.output[q, u]
+            rows.scale[i] = b
 
 
 @helper
-def answer_many(events, rows, gate):
-    """The same, slot by slot, of all events, so that a slot's weights are fetched once."""
+def output_by_template(events, rows, gate):
+    """The same by templates, for all events at once, so that a template's weights are loaded once."""
     units = len(gate.bias)
     rectify(rows.hidden, rows.columns, units, events)
     for q in range(len(rows.last)):
@@ -146,9 +146,9 @@ def answer_many(events, rows, gate):
 
 @helper
 def mix(events, rows, gate):
-    """rows.sums of every event: gated weights of the links, and gated sums of the rows; their ratio is P."""
+    """Fill in rows.sums: gated weights of the links, and gated row sums; P is their ratio."""
     if len(gate.bias):
-        weigh(events, rows, gate)
+        compute_gate(events, rows, gate)
     numerator, denominator = rows.sums[0], rows.sums[1]
     for k in range(events):
         numerator[k] = denominator[k] = 0.0

@@ -1,4 +1,4 @@
-"""Rows of M in pages of bytes: writing them. See docs/format.md, and `snm.kernels.pages` for what reads them."""
+"""Writing the rows of M into pages and long rows. See `snm.layouts.matrix`."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from snm.layouts.matrix import INLINE, LINE, LONG, LONG_BYTES, MAX_IN_PAGE, MAX_
 
 
 @helper
-def record_bytes(total, n, last_target, singles, code_bytes):
-    """Bytes of a row in its page, beside its mark and its two bytes."""
-    if total == 1 and singles:
+def record_bytes(feature_count, n, last_target, singles, code_bytes):
+    """Size of the record of a row of n links. `singles`: features seen once have no codes."""
+    if feature_count == 1 and singles:
         return 0 if last_target < INLINE else 6
     if n > MAX_IN_PAGE:
         return LONG_BYTES
@@ -19,16 +19,17 @@ def record_bytes(total, n, last_target, singles, code_bytes):
 
 
 @kernel
-def code_links(first, last, c, weights, middles, singles, codes):
-    """The code of every link of rows [first, last) that needs one: the number of `middles` below its weight.
+def code_links(first, last, counts, weights, middles, singles, codes):
+    """codes[link]: the weight code of every link of rows [first, last) that has one.
 
-    weights[0] belongs to the first link of row `first`.
+    A code is the number of `middles` below the weight: they lie between successive values. weights[0] is the weight of
+    the first link of row `first`.
     """
-    base = c.offsets[first]
+    base = counts.offsets[first]
     for row in range(first, last):
-        if c.feature_counts[row] == 1 and singles:
+        if counts.feature_counts[row] == 1 and singles:
             continue
-        for link in range(c.offsets[row], c.offsets[row + 1]):
+        for link in range(counts.offsets[row], counts.offsets[row + 1]):
             weight = weights[link - base]
             low, size = 0, len(middles)
             while size > 0:
@@ -45,25 +46,28 @@ def pack_link(target, code, spread):
 
 @helper
 def long_positions(end, n):
-    """Slots of a long row of n links whose last one lies before `end`: in the last line the last slot is empty."""
+    """Positions of a long row of n links, the last of them before `end`. The last position of the row is empty."""
     return max(LINE * lines_of(n), (end // LINE + 1) * LINE)
 
 
 @kernel
 def measure_long_row(start, stop, targets, spread):
-    """Slots of the long row of these links."""
+    """Positions of the long row that links [start, stop) make."""
     n, end = stop - start, np.int64(0)
-    links = np.zeros(lines_of(n), np.int64)
+    links_of_line = np.zeros(lines_of(n), np.int64)
     for link in range(start, stop):
-        links[position_of_link(spread_target(targets[link], spread), n, spread) // LINE] += 1
-    for line in range(len(links)):
-        end = max(end, line * LINE) + links[line]
+        links_of_line[position_of_link(spread_target(targets[link], spread), n, spread) // LINE] += 1
+    for line in range(len(links_of_line)):
+        end = max(end, line * LINE) + links_of_line[line]
     return long_positions(end, n)
 
 
 @kernel
 def write_long_row(start, stop, targets, codes, spread, at, long_links):
-    """Write the links, each to the line that its target names or the first free slot after; return their slots."""
+    """Write links [start, stop) as a long row to long_links[at:], which are zeros; return its number of positions.
+
+    A link goes to the line that its target selects, or to the first free position after it.
+    """
     n, end = stop - start, np.int64(0)
     links = np.empty(n, np.uint64)
     for link in range(start, stop):
@@ -77,72 +81,73 @@ def write_long_row(start, stop, targets, codes, spread, at, long_links):
 
 
 @kernel
-def measure_pages(first, last, c, shift, singles, code_bytes, spread, sizes):
-    """Bytes of the pages of rows [first, last), written to `sizes`; return their sum and the long rows' slots.
+def measure_pages(first, last, counts, shift, singles, code_bytes, spread, sizes):
+    """Add the bytes of the pages of rows [first, last) to `sizes`; return their sum, and the positions of long rows.
 
-    sizes[0], zero as all of them, is of the page of row `first`.
+    sizes[0] is for the page of row `first`. `sizes` are zeros before.
     """
-    base = np.int64(c.features[first] >> shift)
-    size = long_links = 0
+    base = np.int64(counts.features[first] >> shift)
+    size = positions = 0
     for row in range(first, last):
-        n = c.offsets[row + 1] - c.offsets[row]
-        last_target = c.targets[c.offsets[row + 1] - 1]
-        page = np.int64(c.features[row] >> shift) - base
+        n = counts.offsets[row + 1] - counts.offsets[row]
+        last_target = counts.targets[counts.offsets[row + 1] - 1]
+        page = np.int64(counts.features[row] >> shift) - base
         if sizes[page] == 0:
             sizes[page] = 1
             size += 1
-        added = 5 + record_bytes(c.feature_counts[row], n, last_target, singles, code_bytes)
+        added = 5 + record_bytes(counts.feature_counts[row], n, last_target, singles, code_bytes)
         sizes[page] += added
         size += added
         if n > MAX_IN_PAGE:
-            long_links += measure_long_row(c.offsets[row], c.offsets[row + 1], c.targets, spread)
-    return size, long_links
+            positions += measure_long_row(counts.offsets[row], counts.offsets[row + 1], counts.targets, spread)
+    return size, positions
 
 
 @helper
 def put(value, size, at, data):
+    """Write `size` bytes of a number, little-endian, to data[at:]; return where they end."""
     for i in range(size):
         data[at + i] = np.uint8((np.uint64(value) >> np.uint64(8 * i)) & np.uint64(255))
     return at + size
 
 
 @kernel
-def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, code_bytes, at, data,
+def write_pages(first, last, counts, count_codes, link_codes, values, shift, singles, code_bytes, at, data,
                 spread, long_at, long_base, long_links):  # fmt: skip
-    """Write the pages of rows [first, last) from data[at] on, long rows from long_links[long_at] on (zeros).
+    """Write the pages of rows [first, last) to data[at:], and long rows to long_links[long_at:], which are zeros.
 
-    `long_base` is the place of long_links[0] among all. Returns the most rows and the farthest record that a page
-    had, and how many rows have a page and a mark that another has: a look-up finds the first of those.
+    `long_base`: position of long_links[0] in the whole array. Returns the largest number of rows and the largest record
+    offset of a page, and the number of shadowed rows: they have the mark of the row before, which is found instead.
     """
-    most = farthest = shadowed = 0
+    most_rows = max_offset = shadowed = 0
     row = first
     while row < last:
-        page = c.features[row] >> shift
+        page = counts.features[row] >> shift
         end = row
-        while end < last and c.features[end] >> shift == page:
+        while end < last and counts.features[end] >> shift == page:
             end += 1
         rows = end - row
-        most = max(most, rows)
+        most_rows = max(most_rows, rows)
         data[at] = np.uint8(rows)
         marks = at + 1
         entries = marks + 3 * rows
         tail = entries + 2 * rows
         at = tail
         for i in range(rows):
-            mark = mark_of(c.features[row + i], shift)
-            if i > 0 and mark == mark_of(c.features[row + i - 1], shift):
+            mark = mark_of(counts.features[row + i], shift)
+            if i > 0 and mark == mark_of(counts.features[row + i - 1], shift):
                 shadowed += 1
             put(mark, 3, marks + 3 * i, data)
-            start, stop = c.offsets[row + i], c.offsets[row + i + 1]
+            start, stop = counts.offsets[row + i], counts.offsets[row + i + 1]
             n = stop - start
-            target = c.targets[stop - 1]
-            if c.feature_counts[row + i] == 1 and singles and target < INLINE:
+            target = counts.targets[stop - 1]
+            if counts.feature_counts[row + i] == 1 and singles and target < INLINE:
                 put(target, 2, entries + 2 * i, data)
                 continue
             put(INLINE + at - tail, 2, entries + 2 * i, data)
-            farthest = max(farthest, at - tail)
-            wide = target >= 0x10000 or (c.feature_counts[row + i] == 1 and singles)
-            at = put(row_codes[row + i], 1, at, data)
+            max_offset = max(max_offset, at - tail)
+            wide = target >= 0x10000 or (counts.feature_counts[row + i] == 1 and singles)
+            at = put(count_codes[row + i], 1, at, data)
             if n > MAX_IN_PAGE:
                 total = np.float64(0.0)
                 for link in range(start, stop):
@@ -151,7 +156,7 @@ def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, c
                 at = put(n, 4, at, data)
                 at = put(as_bits(np.float32(total)), 4, at, data)
                 at = put(long_base + long_at, 6, at, data)
-                long_at += write_long_row(start, stop, c.targets, link_codes, spread, long_at, long_links)
+                long_at += write_long_row(start, stop, counts.targets, link_codes, spread, long_at, long_links)
                 continue
             at = put(n | (WIDE if wide else 0), 1, at, data)
             if n > MAX_UNSUMMED:
@@ -160,9 +165,9 @@ def write_pages(first, last, c, row_codes, link_codes, values, shift, singles, c
                     total += values[link_codes[link]]
                 at = put(as_bits(np.float32(total)), 4, at, data)
             for link in range(start, stop):
-                at = put(c.targets[link], 4 if wide else 2, at, data)
-            if not (c.feature_counts[row + i] == 1 and singles):
+                at = put(counts.targets[link], 4 if wide else 2, at, data)
+            if not (counts.feature_counts[row + i] == 1 and singles):
                 for link in range(start, stop):
                     at = put(link_codes[link], code_bytes, at, data)
         row = end
-    return most, farthest, shadowed
+    return most_rows, max_offset, shadowed

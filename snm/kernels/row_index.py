@@ -1,4 +1,4 @@
-"""Finding rows and links, and what is done with them for every event."""
+"""Look-up of rows by feature key, and of links by target."""
 
 import numpy as np
 
@@ -54,10 +54,10 @@ def find_link(target, start, stop, targets):
 
 @helper
 def find_column(column, words, index, offsets, targets, rows, links):
-    """Row of every key of a column of events, and link of every event's word in it; -1 where there is none.
+    """Row of each key of a template, and link of each event's word in the row; -1 where there is none.
 
-    In stages over the whole column, so that the fetches from memory of one stage do not wait for each other.
-    Returns a sum that keeps the loads alive.
+    Each stage is a loop over all events, so that cache misses overlap. Returns a sum that keeps LLVM from removing the
+    loads.
     """
     loaded = np.uint64(0)
     n_entries = np.uint64(len(index.directory) - 1)
@@ -65,7 +65,7 @@ def find_column(column, words, index, offsets, targets, rows, links):
         entry = (column[k] - index.low) >> index.shift
         inside = column[k] >= index.low and entry < n_entries
         rows[k] = index.directory[entry] if inside else 0
-        links[k] = index.directory[entry + np.uint64(1)] if inside else 0  # for now: where the entry's rows end
+        links[k] = index.directory[entry + np.uint64(1)] if inside else 0  # at first: where the entry's rows end
     for k in range(len(column)):
         loaded += index.features[rows[k]]
     for k in range(len(column)):
@@ -84,7 +84,7 @@ def find_column(column, words, index, offsets, targets, rows, links):
 
 @kernel
 def find_rows(keys, index, rows):
-    """rows[event, slot]: the row of each key, -1 where there is none."""
+    """Fill rows[event, template]: the row of each key, -1 where there is none."""
     for q in range(keys.shape[0]):
         column = keys[q]
         for k in range(len(column)):
@@ -93,7 +93,7 @@ def find_rows(keys, index, rows):
 
 @kernel
 def find_links(rows, words, offsets, targets, links):
-    """links[event, slot]: the link of each event's target in each of its rows, -1 where there is none."""
+    """Fill links[event, template]: the link of each event's target in each of its rows, -1 where there is none."""
     for k in range(rows.shape[0]):
         for q in range(rows.shape[1]):
             row = rows[k, q]

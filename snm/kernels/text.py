@@ -1,7 +1,7 @@
-"""Bytes of text to token ids, through one open-addressing table of word hashes.
+"""Bytes of text to tokens, by an open-addressing hash table of words.
 
-Words are told apart by a 64-bit hash of their bytes: among ten million distinct words the
-chance that any two coincide is 3 in a million.
+Words are identified by a 64-bit hash of their bytes. Among ten million distinct words the chance that any two collide
+is 3 in a million.
 """
 
 import numpy as np
@@ -11,15 +11,15 @@ from snm.kernels.hashing import extend, mix64
 from snm.kernels.simd import lowest_bit, read_u8
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 
-DONE, TABLE_FULL, POOL_FULL = 0, 1, 2
-# fields of `state`
+DONE, TABLE_FULL, POOL_FULL = range(3)  # values of state[STATUS]
+# indices of `state`
 WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN = range(8)
 STATE_FIELDS = 8
 _OFFSET = np.uint64(0xCBF29CE484222325)
 _EMPTY = np.uint32(0xFFFFFFFF)
-LEFT_OUT = 0xFFFFFFFE  # id of what is no word: a marker
+LEFT_OUT = 0xFFFFFFFE  # id of markers such as <s> in a text, which are no words
 _ONE, _8 = np.uint64(1), np.uint64(8)
-_SPACES, _HIGHEST = np.uint64(0x2121212121212121), np.uint64(0x8080808080808080)  # 33 eight times; the highest bits
+_SPACES, _HIGHEST = np.uint64(0x2121212121212121), np.uint64(0x8080808080808080)  # bytes of 33; highest bits
 
 
 @helper
@@ -29,7 +29,7 @@ def is_space(byte):
 
 @helper
 def word_hash(data, start, stop):
-    """Eight bytes at a time; in the end those that are left, maybe none, and the length."""
+    """The hash of eight bytes at a time, then of the rest, which may be empty, and of the length."""
     h, i = _OFFSET, start
     while stop - i >= 8:
         h = extend(h, read_u8(data, i))
@@ -42,23 +42,23 @@ def word_hash(data, start, stop):
 
 @helper
 def read_word(data, start):
-    """Where the word that begins there ends, and its hash.
+    """Where the word that begins at `start` ends, and its hash.
 
-    Eight bytes at a time: where a loop over bytes would end cannot be foretold. It takes three quarters of the time.
+    Eight bytes at a time, because the end of a loop over bytes is unpredictable: it takes three quarters of the time.
     """
     h, i = _OFFSET, start
     while i + 8 <= len(data):
-        few = read_u8(data, i)
-        small = (few - _SPACES) & ~few & _HIGHEST  # the lowest bit that is set is that of the first byte below 33
+        eight = read_u8(data, i)
+        small = (eight - _SPACES) & ~eight & _HIGHEST  # its lowest bit set is in the first byte below 33
         if not small:
-            h = extend(h, few)
+            h = extend(h, eight)
             i += 8
             continue
         bits = np.uint64(lowest_bit(np.int64(small))) & ~np.uint64(7)
         stop = i + np.int64(bits >> np.uint64(3))
         if not is_space(data[stop]):
             break
-        return stop, mix64(extend(h, few & ((_ONE << bits) - _ONE)) ^ np.uint64(stop - start))
+        return stop, mix64(extend(h, eight & ((_ONE << bits) - _ONE)) ^ np.uint64(stop - start))
     stop = i
     while stop < len(data) and not is_space(data[stop]):
         stop += 1
@@ -67,43 +67,43 @@ def read_word(data, start):
 
 @helper
 def find_word(hashes, ids, h):
-    """The place of hash `h` in the table, or of the empty place where it belongs."""
+    """Index of hash `h` in the table, or of the free entry where it belongs."""
     mask = np.uint64(len(hashes) - 1)
-    place = h & mask
-    while ids[place] != _EMPTY and hashes[place] != h:
-        place = (place + np.uint64(1)) & mask
-    return place
+    at = h & mask
+    while ids[at] != _EMPTY and hashes[at] != h:
+        at = (at + np.uint64(1)) & mask
+    return at
 
 
 @kernel
 def insert_words(data, ends, first_id, hashes, ids):
-    """Enter words, each on a line that ends at ends[i], with ids from `first_id` up; the first of equal words wins."""
+    """Insert words with ids from `first_id` up; line i of `data` ends at ends[i]. The first of equal words wins."""
     for i in range(len(ends)):
         h = word_hash(data, ends[i - 1] + 1 if i else 0, ends[i])
-        place = find_word(hashes, ids, h)
-        if ids[place] == _EMPTY:
-            hashes[place] = h
-            ids[place] = first_id + i
+        at = find_word(hashes, ids, h)
+        if ids[at] == _EMPTY:
+            hashes[at] = h
+            ids[at] = first_id + i
 
 
 @kernel
 def rehash(old_hashes, old_ids, hashes, ids):
-    """Move every entry of a table into a larger one."""
+    """Copy every entry of a table into a larger one."""
     for i in range(len(old_ids)):
         if old_ids[i] != _EMPTY:
-            place = find_word(hashes, ids, old_hashes[i])
-            hashes[place] = old_hashes[i]
-            ids[place] = old_ids[i]
+            at = find_word(hashes, ids, old_hashes[i])
+            hashes[at] = old_hashes[i]
+            ids[at] = old_ids[i]
 
 
 @kernel
 def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, state, out):
-    """Encode data[start:], whole words between white space, into `out`; return where it stopped.
+    """Encode the words of data[start:] into `out`; return where it stopped.
 
-    With `learn`, a word that the table lacks is given the next id, its bytes are added to `pool`
-    and counted; without, it is <UNK>. With `documents`, <S> opens a document, which ends at a blank line; without,
-    every sentence is one. The sentence may go on in the next block. Stops before the end (state[STATUS] says why)
-    when the table or the pool has to grow; the caller grows it and calls again.
+    With `learn`, words are counted, and a new word gets the next id and its bytes are added to `pool`; without, it is
+    <UNK>. With `documents`, <S> opens a document, which ends at a blank line; without, a sentence. The last word is
+    complete, the last sentence may continue in the next block. When the table or the pool is full, state[STATUS] says
+    so; the caller grows it and calls again from where it stopped.
     """
     n = len(data)
     i = start
@@ -126,8 +126,8 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, sta
             i += 1
             continue
         stop, h = read_word(data, i)
-        place = find_word(hashes, ids, h)
-        token = ids[place]
+        at = find_word(hashes, ids, h)
+        token = ids[at]
         if token == _EMPTY:
             if learn:
                 if state[WORDS] >= room:
@@ -137,8 +137,8 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, sta
                     state[STATUS] = POOL_FULL
                     break
                 token = np.uint32(state[WORDS])
-                hashes[place] = h
-                ids[place] = token
+                hashes[at] = h
+                ids[at] = token
                 used = state[POOL_USED]
                 pool[used : used + (stop - i)] = data[i:stop]
                 state[POOL_USED] = used + (stop - i)

@@ -1,4 +1,8 @@
-"""Scores of a binary tree's nodes: a start, a vector times the hidden state, and hashed features of the context."""
+"""Probabilities of a binary tree of words (`hsme` models).
+
+The log odds of a node are its start, the product of its vector and the hidden state, and weights of hashed n-grams of
+the context.
+"""
 
 import math
 
@@ -12,7 +16,7 @@ _1 = np.uint64(1)
 
 @kernel
 def hash_contexts(tokens, begin, out):
-    """Of every token the hash of the contexts of 0, 1, 2 … words before it; 0 where it has none. (tokens, order)"""
+    """Fill out[token, n]: the hash of the n words before the token, 0 where the segment has fewer."""
     start = 0
     for k in range(len(tokens)):
         if tokens[k] == begin:
@@ -54,7 +58,10 @@ def _log_sigmoid(x):
 
 @kernel
 def score_words(words, hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
-    """P(words[k]) after the context of hashes[k] and the state hidden[k]; 0 of words without a leaf."""
+    """Fill out[k]: P(words[k]) after the context of hashes[k] and the state hidden[k]; 0 for words without a leaf.
+
+    word_up[word] and node_up[node] are steps to their parents, see `snm.baselines.neural.tree.Tree`.
+    """
     for k in range(len(words)):
         up = word_up[words[k]]
         if up < 0:
@@ -71,7 +78,7 @@ def score_words(words, hashes, table, shift, scales, starts, vectors, hidden, wo
 
 @kernel
 def score_all(hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
-    """P(w) of every word after one context."""
+    """Fill out[word]: P of each word after one context."""
     logs = np.empty((len(node_up), 2), np.float64)
     for node in range(len(node_up)):
         score = _score(node, hashes, table, shift, scales, starts, vectors, hidden)

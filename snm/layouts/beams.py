@@ -15,6 +15,8 @@ _SCALARS = [
     ("width", "<i8"),  # words of a state; -1 where the features cannot be computed from a state's words
     ("n_starts", "<i8"),
     ("n_bytes", "<i8"),  # of the matrix data
+    ("n_positions", "<i8"),  # of the long links
+    ("n_single_types", "<i8"),
     ("n_values", "<i8"),
     ("never_a_target", "<i8"),
     ("code_bytes", "<i8"),

@@ -136,7 +136,7 @@ class FastPlan(NamedTuple):
 
     @classmethod
     def of(cls, plan: ConjunctionPlan) -> FastPlan | None:
-        """None where conjunctions are weighted, or where all or none have a link count: those need the plain trainer."""
+        """None where conjunctions are weighted, or where all or none have a link count: for the plain trainer."""
         bare, masks, times = int(plan.ends[0]), plan.component_masks(), tuple(plan.multiplicity.tolist())
         weighted = plan.ends[1] < plan.ends[3] or any(c & 2 for c in plan.weight_class.tolist())
         if weighted or not 0 < bare < len(masks):

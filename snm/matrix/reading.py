@@ -1,4 +1,4 @@
-"""Opens the matrix of a model folder: its arrays are mapped, not read."""
+"""Opening the matrix of a model folder: its arrays are mapped, not read."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from snm.features.extraction import Extractor
 from snm.layouts.matrix import ARRAYS, PADDING, Matrix, Spread
 
 
-def open_matrix(load: Callable[[str], np.ndarray], how: dict[str, Any], extractor: Extractor) -> Matrix:
-    """The matrix whose arrays `load` opens by name; `how` is the entry "pages" of the manifest."""
+def open_matrix(load: Callable[[str], np.ndarray], description: dict[str, Any], extractor: Extractor) -> Matrix:
+    """The matrix whose arrays `load` opens by name; `description` is the entry "pages" of the manifest."""
     arrays = {name: load(name) for name in ARRAYS}
     words = len(extractor.vocabulary)
-    types = how["single_types"]
+    types, code_bytes = description["single_types"], description["code_bytes"]
     if (
-        len(arrays["starts"]) != (1 << how["bits"]) + 1
+        len(arrays["starts"]) != (1 << description["bits"]) + 1
         or len(arrays["data"]) < int(arrays["starts"][-1]) + PADDING
         or len(arrays["unigrams"]) != words
         or len(arrays["singles"]) != len(types) * words
     ):
-        raise FormatError("the arrays of the matrix do not fit together; restore or rebuild the model")
+        raise FormatError("the sizes of the matrix arrays contradict the manifest; restore or rebuild the model")
     arrays["singles"] = arrays["singles"].reshape(len(types), words)
     return Matrix(
         **arrays,
@@ -31,10 +31,10 @@ def open_matrix(load: Callable[[str], np.ndarray], how: dict[str, Any], extracto
             [types.index(t.type_index) if t.type_index in types else -1 for t in extractor.spec.templates], np.int64
         ),
         parent_of_template=np.array(extractor.spec.parents, np.int64),
-        shift=np.uint64(64 - how["bits"]),
-        spread=Spread.over(words, how["code_bytes"]),
-        code_bytes=np.int64(how["code_bytes"]),
-        unigram_code=np.uint8(how["unigram_code"]),
+        shift=np.uint64(64 - description["bits"]),
+        spread=Spread.over(words, code_bytes),
+        code_bytes=np.int64(code_bytes),
+        unigram_code=np.uint8(description["unigram_code"]),
         unigram_links=np.float32(np.count_nonzero(arrays["unigrams"])),
         unigram_sum=np.float32(arrays["unigrams"].sum(dtype=np.float64)),
     )

@@ -1,8 +1,8 @@
-"""The matrix M as it lies on disk: rows in pages of bytes, weights by codes of one byte or two. See docs/format.md."""
+"""Building M: weights are computed from the counts, coded, and written as pages and long rows. See docs/format.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,30 +14,30 @@ from snm.features.extraction import Extractor
 from snm.kernels import matrix_writing as matrix_writing_kernels
 from snm.layouts.counts import Counts
 from snm.layouts.matrix import INLINE, MAX_ROWS, PADDING, Spread, count_codes
-from snm.storage import WRITTEN_TOGETHER, ModelWriter
+from snm.progress import Advance
+from snm.storage import LARGE_CHUNK_BYTES, ModelWriter
 
-ROWS_PER_PAGE = 4  # at least, on average; less than twice as many
-SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # whose weights tell what codes should stand for
-PAGES_TOGETHER = 1 << 20  # whose places are worked out at one time
+ROWS_PER_PAGE = 4  # on average; up to twice as many, since the number of pages is a power of two
+SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # of more rows, the values of codes are chosen from 64 samples
+PAGES_PER_BATCH = 1 << 20  # in computing starts
 
 
 class MatrixWriter:
-    """Writes the pages of M from the counts of a model that is being written."""
+    """Writes M from the counts of a model that is being written."""
 
     def __init__(
         self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction, threads: int,
-        rows_at_a_time: int = 1 << 21,
+        rows_per_part: int = 1 << 21,
     ) -> None:  # fmt: skip
+        """`rows_per_part`: rows that are in memory at once."""
         self.writer, self.extractor, self.adjustment, self.threads = writer, extractor, adjustment, threads
-        self.rows_at_a_time = rows_at_a_time
+        self.rows_per_part = rows_per_part
         self.singles = adjustment.singles()
 
-    def write(
-        self, rows: int, singles_by_type: np.ndarray, code_bytes: int, advance: Callable[[int], None]
-    ) -> dict[str, Any]:
-        """Write all arrays; what the manifest says of them. `rows`: of all counts, the empty feature's among them.
+    def write(self, rows: int, singles_by_type: np.ndarray, code_bytes: int, advance: Advance) -> dict[str, Any]:
+        """Write all arrays of M; return its entry of the manifest.
 
-        `singles_by_type`: how many features were seen once, of each type.
+        rows: of the counts, with the empty feature's. singles_by_type: number of features seen once. (types,)
         """
         unigrams = self._read(0, 1)
         weights, _ = self.adjustment.weigh(unigrams)
@@ -49,8 +49,8 @@ class MatrixWriter:
         self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
         self.values = self._choose_values(rows, types)
         self.middles = np.sqrt(self.values[1:].astype(np.float64) * self.values[:-1]).astype(np.float32)
-        self.writer.array("data", "|u1", WRITTEN_TOGETHER)
-        self.writer.array("long_links", self.spread.link_type, WRITTEN_TOGETHER)
+        self.writer.array("data", "|u1", LARGE_CHUNK_BYTES)
+        self.writer.array("long_links", self.spread.link_type, LARGE_CHUNK_BYTES)
         self.writer.array("sizes", "<u4")
         self.n_pages = self.n_bytes = self.n_long = self.shadowed = 0
         for row, end in self._parts(rows):
@@ -58,8 +58,8 @@ class MatrixWriter:
         self.writer.append("data", np.zeros(PADDING, np.uint8))
         self._write_starts(1 << bits)
         self.writer.array("singles", f"<u{code_bytes}")
-        for kind in types:
-            self.writer.append("singles", self._code(self.singles[kind]))
+        for type_index in types:
+            self.writer.append("singles", self._code(self.singles[type_index]))
         self.writer.array("values", "<f4").append(self.values)
         self.writer.array("unigrams", "<f4").append(dense)
         return {
@@ -71,7 +71,7 @@ class MatrixWriter:
         }
 
     def _read(self, row: int, end: int) -> Counts:
-        """Rows of the counts, from disk."""
+        """Rows [row, end) of the counts, from disk."""
         offsets = self.writer.read("offsets", row, end + 1)
         first, last = int(offsets[0]), int(offsets[-1])
         return Counts(
@@ -80,10 +80,10 @@ class MatrixWriter:
         )  # fmt: skip
 
     def _parts(self, rows: int) -> Iterator[tuple[int, int]]:
-        """All rows but the empty feature's, cut where pages end."""
+        """All rows but the empty feature's, cut between pages."""
         row = 1
         while row < rows:
-            end = min(row + self.rows_at_a_time, rows)
+            end = min(row + self.rows_per_part, rows)
             pages = self.writer.read("features", row, end) >> self.shift
             if end < rows and pages[0] != pages[-1]:
                 end = row + int(np.searchsorted(pages, pages[-1]))
@@ -91,73 +91,79 @@ class MatrixWriter:
             row = end
 
     def _choose_values(self, rows: int, single_types: np.ndarray) -> np.ndarray:
-        """What the codes stand for: each weight itself where there are few, else steps of equal ratio."""
-        step = -(-rows // SAMPLED_ROWS)
-        size = min(rows, SAMPLED_ROWS // SAMPLES)
-        firsts = [1] if step <= 1 else np.linspace(1, rows - size, SAMPLES).astype(np.int64).tolist()
-        parts = [self._read(row, rows if step <= 1 else row + size) for row in firsts if row < rows]
-        seen = [self.adjustment.weigh(part, self.threads, self.singles)[0] for part in parts]
-        levels, few, weights = 1 << (8 * self.code_bytes), step <= 1, np.empty(0, np.float32)
-        for more in (*seen, *(self.singles[kind] for kind in single_types)):
+        """The weight of each code: every weight itself if there are few, else a geometric series. (codes,) float32"""
+        sampled, size = rows > SAMPLED_ROWS, SAMPLED_ROWS // SAMPLES
+        firsts = np.linspace(1, rows - size, SAMPLES).astype(np.int64).tolist() if sampled else [1]
+        parts = [self._read(row, row + size if sampled else rows) for row in firsts if row < rows]
+        weights_of_parts = [self.adjustment.weigh(part, self.threads, self.singles)[0] for part in parts]
+        codes, few, weights = 1 << (8 * self.code_bytes), not sampled, np.empty(0, np.float32)
+        for more in (*weights_of_parts, *(self.singles[type_index] for type_index in single_types)):
             weights = np.unique(np.append(weights, more))
             check_finite(weights)
-            few &= len(weights) <= levels
+            few &= len(weights) <= codes
             if not few and len(weights):
                 weights = weights[[0, -1]]
         if not len(weights):
-            return np.ones(levels, np.float32)
+            return np.ones(codes, np.float32)
         if few:
-            return np.append(weights, np.full(levels - len(weights), weights[-1])).astype(np.float32)
-        return np.geomspace(weights[0], weights[-1], levels).astype(np.float32)
+            return np.append(weights, np.full(codes - len(weights), weights[-1])).astype(np.float32)
+        return np.geomspace(weights[0], weights[-1], codes).astype(np.float32)
 
     def _code(self, weights: np.ndarray) -> np.ndarray:
-        """The code whose value is nearest to each weight, by their ratio."""
+        """The codes of weights: of the nearest values, by their ratio."""
         return np.searchsorted(self.middles, weights).astype(f"<u{self.code_bytes}")
 
-    def _add(self, part: Counts, advance: Callable[[int], None]) -> None:
-
-        links = np.empty(len(part.targets), f"<u{self.code_bytes}")
+    def _add(self, part: Counts, advance: Advance) -> None:
+        """Write the pages of the rows of a part."""
+        link_codes = np.empty(len(part.targets), f"<u{self.code_bytes}")
         row_codes = np.empty(len(part.features), np.uint8)
-        of_rows = (part.features >> self.shift).astype(np.int64)
-        first_page = int(of_rows[0])
-        sizes = np.zeros(int(of_rows[-1]) + 1 - first_page, np.int64)
-        wanted = np.linspace(0, len(of_rows), 4 * self.threads + 1)[1:-1].astype(np.int64)
-        ranges = parallel.between([0, *np.searchsorted(of_rows, of_rows[wanted]).tolist(), len(of_rows)])
-        singles, small = len(self.singles) > 0, np.int64(self.code_bytes)
+        page_of_row = (part.features >> self.shift).astype(np.int64)
+        first_page = int(page_of_row[0])
+        sizes = np.zeros(int(page_of_row[-1]) + 1 - first_page, np.int64)
+        wanted = np.linspace(0, len(page_of_row), 4 * self.threads + 1)[1:-1].astype(np.int64)
+        edges = np.searchsorted(page_of_row, page_of_row[wanted]).tolist()
+        ranges = parallel.between([0, *edges, len(page_of_row)])
+        singles, code_bytes = len(self.singles) > 0, np.int64(self.code_bytes)
 
         def measure(rows: tuple[int, int]) -> tuple[int, int]:
             weights, sums = self.adjustment.weigh(part.between(*rows), 1, self.singles)
             check_finite(sums)
-            matrix_writing_kernels.code_links(*rows, part, weights, self.middles, singles, links)
+            matrix_writing_kernels.code_links(*rows, part, weights, self.middles, singles, link_codes)
             row_codes[slice(*rows)] = count_codes(part.feature_counts[slice(*rows)])
             advance(len(weights))
-            of_pages = sizes[of_rows[rows[0]] - first_page : of_rows[rows[1] - 1] + 1 - first_page]
-            return matrix_writing_kernels.measure_pages(*rows, part, self.shift, singles, small, self.spread, of_pages)  # type: ignore[no-any-return]
+            own = sizes[page_of_row[rows[0]] - first_page : page_of_row[rows[1] - 1] + 1 - first_page]
+            measured: tuple[int, int] = matrix_writing_kernels.measure_pages(
+                *rows, part, self.shift, singles, code_bytes, self.spread, own
+            )
+            return measured
 
         measured = np.array(list(parallel.ordered(measure, ranges, self.threads)), np.int64).reshape(-1, 2)
         at = np.cumsum(measured, axis=0) - measured
         data = np.empty(measured[:, 0].sum(), np.uint8)
         long_links = np.zeros(measured[:, 1].sum(), self.spread.link_type)
 
-        def write(number: int) -> tuple[int, int, int]:
-            made: tuple[int, int, int] = matrix_writing_kernels.write_pages(
-                *ranges[number], part, row_codes, links, self.values, self.shift, singles, small,
-                at[number, 0], data, self.spread, at[number, 1], self.n_long, long_links,
+        def write(i: int) -> tuple[int, int, int]:
+            written: tuple[int, int, int] = matrix_writing_kernels.write_pages(
+                *ranges[i], part, row_codes, link_codes, self.values, self.shift, singles, code_bytes,
+                at[i, 0], data, self.spread, at[i, 1], self.n_long, long_links,
             )  # fmt: skip
-            return made
+            return written
 
         written = list(parallel.ordered(write, range(len(ranges)), self.threads))
-        most, farthest, shadowed = np.array(written, np.int64).reshape(-1, 3).T
-        self._append(first_page, sizes, data, long_links, int(most.max()), int(farthest.max()), int(shadowed.sum()))
+        most_rows, max_offset, shadowed = np.array(written, np.int64).reshape(-1, 3).T
+        extremes = int(most_rows.max()), int(max_offset.max()), int(shadowed.sum())
+        self._append(first_page, sizes, data, long_links, *extremes)
 
     def _append(
-        self, first: int, sizes: np.ndarray, data: np.ndarray, long_links: np.ndarray, most: int, farthest: int,
+        self, first: int, sizes: np.ndarray, data: np.ndarray, long_links: np.ndarray, most_rows: int, max_offset: int,
         shadowed: int,
     ) -> None:  # fmt: skip
-        """Write the pages of a part, from page `first` on: one has the most rows, one the farthest record."""
-
-        if most > MAX_ROWS or farthest >= INLINE:
-            raise SettingsError(f"{most} features share a page of the model: their keys do not spread evenly")
+        """Append pages from page `first` on. The rest is as `write_pages` returns it."""
+        if most_rows > MAX_ROWS or max_offset >= INLINE:
+            raise SettingsError(
+                f"a page of the model has {most_rows} features and {max_offset:,} bytes; expected at most {MAX_ROWS} "
+                f"and {INLINE - 1:,}: the keys are not spread evenly; choose other features"
+            )
         self._append_sizes(first, sizes)
         self.n_bytes += len(data)
         self.shadowed += shadowed
@@ -166,19 +172,19 @@ class MatrixWriter:
         self.writer.append("long_links", long_links)
 
     def _append_sizes(self, first: int, sizes: np.ndarray) -> None:
-        """Of pages from `first` on; those before it that have not been written are empty."""
+        """Append the sizes of pages from page `first` on. Pages between these and the last ones written are empty."""
         self.writer.append("sizes", np.zeros(first - self.n_pages, np.uint32))
         self.writer.append("sizes", sizes)
         self.n_pages = first + len(sizes)
 
     def _write_starts(self, pages: int) -> None:
-        """Where each page begins: after all before it, whose sizes are on disk."""
+        """Write where each page begins, from the sizes on disk, which are dropped."""
         self._append_sizes(pages, np.empty(0, np.int64))
-        starts = self.writer.array("starts", "<u4" if self.n_bytes < 1 << 32 else "<u8", WRITTEN_TOGETHER)
+        starts = self.writer.array("starts", "<u4" if self.n_bytes < 1 << 32 else "<u8", LARGE_CHUNK_BYTES)
         end = 0
         starts.append(np.array([end]))
-        for page in range(0, pages, PAGES_TOGETHER):
-            ends = end + np.cumsum(self.writer.read("sizes", page, min(page + PAGES_TOGETHER, pages)), dtype=np.int64)
+        for page in range(0, pages, PAGES_PER_BATCH):
+            ends = end + np.cumsum(self.writer.read("sizes", page, min(page + PAGES_PER_BATCH, pages)), dtype=np.int64)
             starts.append(ends)
             end = int(ends[-1])
         self.writer.drop("sizes")
@@ -186,4 +192,4 @@ class MatrixWriter:
 
 def check_finite(weights: np.ndarray) -> None:
     if not np.isfinite(weights).all():
-        raise SettingsError("training diverged: some weights are no numbers any more; lower --rate")
+        raise SettingsError("training diverged: some weights are not finite; lower --rate")

@@ -1,4 +1,4 @@
-"""The baselines, slowly, in plain Python: the oracle of their tests."""
+"""The backoff models in plain Python: the reference of their tests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ Probability = Callable[[int, Sentence], float]  # of a word after a context that
 
 
 def count_ngrams(sentences: Sequence[Sentence], order: int) -> list[Counter[Ngram]]:
-    """Of every length from 1 to `order` the n-grams that end in a target, with their counts."""
+    """Counts of the n-grams that end in a target, for each length from 1 to `order`."""
     counts: list[Counter[Ngram]] = [Counter() for _ in range(order)]
     for sentence in sentences:
         for k in range(1, len(sentence)):
             for n in range(1, min(order, k + 1) + 1):
                 counts[n - 1][tuple(sentence[k - n + 1 : k + 1])] += 1
-    for n, shorter in enumerate(counts):
-        if n == 0:  # <S> is no unigram
-            del shorter[(BEGIN,)]
     return counts
 
 
@@ -36,7 +33,7 @@ def by_context(counts: Counter[Ngram]) -> dict[Ngram, dict[int, int]]:
 def kneser_ney(
     sentences: Sequence[Sentence], order: int, words: int, modified: bool = True
 ) -> tuple[Probability, list[tuple[float, float, float]]]:
-    """Interpolated Kneser-Ney over a vocabulary of `words`, `<S>` among them; and its discounts."""
+    """Interpolated Kneser-Ney over a vocabulary of `words`, `<S>` included; and its discounts."""
     counts = count_ngrams(sentences, order)
     adjusted = [Counter[Ngram]() for _ in counts]
     adjusted[-1] = counts[-1]
@@ -69,26 +66,27 @@ def kneser_ney(
 def _statistics(
     sentences: Sequence[Sentence], counts: list[Counter[Ngram]], adjusted: list[Counter[Ngram]]
 ) -> list[list[int]]:
-    """The adjusted counts of each order, but the plain ones of the n-grams that the last one ends in: lmplz's.
+    """The adjusted counts of each order, but plain counts of the suffixes of the last n-gram, as in `lmplz`.
 
-    Last is the n-gram whose last word was met last in the text, then the word before it, and so on.
+    N-grams are sorted by the rank of their last word, then of the word before it, and so on. Words are ranked in the
+    order of the text.
     """
-    met = {UNKNOWN: -3, BEGIN: -2, END: -1}
+    rank = {UNKNOWN: -3, BEGIN: -2, END: -1}
     for sentence in sentences:
         for word in sentence:
-            met.setdefault(word, len(met))
+            rank.setdefault(word, len(rank))
     order = len(counts)
     padded = [(BEGIN,) * (order - 1) + tuple(sentence) for sentence in sentences]
     every = [words[k - order + 1 : k + 1] for words in padded for k in range(order, len(words))]
-    last = max(every, key=lambda ngram: [met[word] for word in reversed(ngram)])
-    ends = {last[order - n :] for n in range(1, order) if BEGIN not in last[order - n + 1 :]}
+    last = max(every, key=lambda ngram: [rank[word] for word in reversed(ngram)])
+    suffixes = {last[order - n :] for n in range(1, order) if BEGIN not in last[order - n + 1 :]}
     return [
-        [counts[n][ngram] if ngram in ends else value for ngram, value in adjusted[n].items()] for n in range(order)
+        [counts[n][ngram] if ngram in suffixes else value for ngram, value in adjusted[n].items()] for n in range(order)
     ]
 
 
 def stupid_backoff(sentences: Sequence[Sentence], order: int, words: int, factor: float = 0.4) -> Probability:
-    """Stupid backoff, normalised over the vocabulary; words that were not seen count once."""
+    """Stupid backoff, normalised over the vocabulary; a word that was not seen counts once."""
     rows = [by_context(counts) for counts in with_all_words(count_ngrams(sentences, order), words)]
 
     def score(word: int, context: Sentence, n: int) -> float:
@@ -104,7 +102,7 @@ def stupid_backoff(sentences: Sequence[Sentence], order: int, words: int, factor
 
 
 def with_all_words(counts: list[Counter[Ngram]], words: int) -> list[Counter[Ngram]]:
-    """The same counts, words that were not seen counted once, and `<UNK>` as often as there are words seen once."""
+    """Add unigrams that were not seen: words with the count 1, `<UNK>` with the number of words seen once."""
     unigrams = counts[0]
     once = sum(n == 1 for (word,), n in unigrams.items() if word > UNKNOWN)
     for word in range(1, words):
@@ -113,21 +111,21 @@ def with_all_words(counts: list[Counter[Ngram]], words: int) -> list[Counter[Ngr
     return counts
 
 
-def katz(sentences: Sequence[Sentence], order: int, words: int, largest: int = 5) -> Probability:
-    """Katz backoff with Good-Turing discounts; see `snm.baselines.katz` for the rules at the edges."""
+def katz(sentences: Sequence[Sentence], order: int, words: int, max_discounted: int = 5) -> Probability:
+    """Katz backoff with Good-Turing discounts; `snm.baselines.backoff.katz` states the special cases."""
     counts = with_all_words(count_ngrams(sentences, order), words)
     rows = [by_context(c) for c in counts]
-    ratios = [{}, *(_katz_ratios(c, largest) for c in counts[1:])]
+    ratios = [{}, *(_katz_ratios(c, max_discounted) for c in counts[1:])]
 
-    def known(n: int, history: Ngram) -> dict[int, float]:
-        """Discounted probabilities of the words after a context."""
+    def discounted(n: int, history: Ngram) -> dict[int, float]:
+        """Discounted probabilities of the words seen after a context."""
         row = rows[n - 1][history]
         kept = {w: c * ratios[n - 1].get(c, 1.0) for w, c in row.items()}
         total = sum(row.values())
         if n > 1 and sum(kept.values()) >= total - 1e-9:
             total += 1
         found = {w: c / total for w, c in kept.items()}
-        if n > 1 and len(found) == words - 1:  # it knows every word
+        if n > 1 and len(found) == words - 1:  # every word was seen
             found = {w: p / sum(found.values()) for w, p in found.items()}
         return found
 
@@ -135,31 +133,30 @@ def katz(sentences: Sequence[Sentence], order: int, words: int, largest: int = 5
         history = tuple(context[len(context) - n + 1 :])
         if len(context) < n - 1 or history not in rows[n - 1]:
             return probability(word, context, n - 1)
-        found = known(n, history)
+        found = discounted(n, history)
         if word in found:
             return found[word]
-        left = 1 - sum(probability(other, context, n - 1) for other in found)
-        return (1 - sum(found.values())) / left * probability(word, context, n - 1)
+        unseen = 1 - sum(probability(other, context, n - 1) for other in found)
+        return (1 - sum(found.values())) / unseen * probability(word, context, n - 1)
 
     return probability
 
 
-def _katz_ratios(counts: Counter[Ngram], largest: int) -> dict[int, float]:
+def _katz_ratios(counts: Counter[Ngram], max_discounted: int) -> dict[int, float]:
     n = Counter(counts.values())
-    fallback = {r: (r - 0.5) / r for r in range(1, largest + 1)}
-    if not all(n[r] for r in range(1, largest + 1)):
+    discounted = range(1, max_discounted + 1)
+    fallback = {r: (r - 0.5) / r for r in discounted}
+    if not all(n[r] for r in discounted):
         return fallback
-    common = (largest + 1) * n[largest + 1] / n[1]
+    common = (max_discounted + 1) * n[max_discounted + 1] / n[1]
     if common >= 1:
         return fallback
-    found = {}
-    for r in range(1, largest + 1):
-        found[r] = ((r + 1) * n[r + 1] / (r * n[r]) - common) / (1 - common)
+    found = {r: ((r + 1) * n[r + 1] / (r * n[r]) - common) / (1 - common) for r in discounted}
     return found if all(0 < d <= 1 for d in found.values()) else fallback
 
 
 def _discounts(counts: list[int], modified: bool) -> tuple[float, float, float]:
-    """Chen and Goodman's three, or the original one three times; 0.5, 1 and 1.5 (0.5) where they are undefined."""
+    """Chen and Goodman's three discounts, or the single one three times; the fallback where they are undefined."""
     n1, n2, n3, n4 = (counts.count(k) for k in (1, 2, 3, 4))
     if not modified:
         return (n1 / (n1 + 2 * n2) if n1 and n2 else 0.5,) * 3

@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Plots of the reproduced tables. They need Matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import numpy as np
 from snm.errors import MissingExtra
 
 
-def plot(name: str, corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
-    """Our ratios to Kneser-Ney beside the paper's, as a picture."""
+def _pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
         raise MissingExtra("matplotlib", "plot", "drawing a plot") from None
+    return plt
+
+
+def plot(name: str, corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
+    """Plot our perplexities relative to Kneser-Ney beside the paper's."""
+    plt = _pyplot()
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * len(rows)), layout="constrained")
     places = np.arange(len(rows))[::-1]
     axes.axvline(1.0, color="#888888", linewidth=0.8, zorder=0)
@@ -42,11 +47,8 @@ def plot(name: str, corpus: str, rows: list[dict[str, Any]], path: Path) -> None
 
 
 def plot_frontier(corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
-    """Perplexity against words scored a second on one core, of the models of a table whose speed is known."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise MissingExtra("matplotlib", "plot", "drawing a plot") from None
+    """Plot perplexity against words scored a second on one core, for the rows whose speed is known."""
+    plt = _pyplot()
     known = [row for row in rows if row["words/s"]]
     figure, axes = plt.subplots(figsize=(9, 6), layout="constrained")
     best = [row for row in known if not any(o["words/s"] > row["words/s"] and o["test"] <= row["test"] for o in known)]
@@ -69,7 +71,7 @@ def plot_frontier(corpus: str, rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def _label(axes: Any, points: list[tuple[float, float]], labels: list[str]) -> None:
-    """Write each label beside its point, as near as it can be without touching another label or a point."""
+    """Write each label as close to its point as possible without overlapping another label or a point."""
     from matplotlib.transforms import Bbox
 
     taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in axes.transData.transform(points)]

@@ -1,21 +1,20 @@
-"""TODO: docstring."""
+"""The rows of the paper's tables: their models, the settings of each, and the paper's perplexities."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from snm.adjustment.metafeatures import MetafeatureSet
 from snm.adjustment.settings import TrainingSettings
 from snm.baselines.neural.settings import CELLS, NetworkSettings
-from snm.settings import Settings
+from snm.settings import ALL_EVENTS, Settings, paper_settings
 
 PARTS = ("valid", "test")
 REFERENCE = "kn5"
 ORDERS = (5, 6, 7, 8)
-PAPER_RATE = 0.02  # of AdaGrad, with all of the paper's metafeatures
 
 
 @dataclass(frozen=True)
@@ -78,36 +77,57 @@ TABLES: dict[str, list[Line]] = {
         Line("Link count: second bucket", ("snm5, feature count doubled",), 70.6),
     ],
 }
-ALL_EVENTS = 1 << 32
 
 
-def settings_of(name: str, prune: int = 1, events: int = ALL_EVENTS) -> dict[str, Any]:
-    """What `Settings` a model of the tables is trained with: SNM's are the paper's, but for those that say "ours".
+@dataclass(frozen=True)
+class Limits:
+    """How far the SNMs of the tables depart from the paper, for texts that would not fit; and a given vocabulary."""
 
-    The paper prunes nothing and looks at all events; `prune` and `events` are for texts that would not fit.
-    """
+    prune: int = 1
+    events: int = ALL_EVENTS
+    slots: int | None = None
+    vocab: Path | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            (self.vocab is not None, f"vocabulary of {self.vocab and self.vocab.name}"),
+            (self.prune > 1, f"features seen fewer than {self.prune} times left out"),
+            (self.events < ALL_EVENTS, f"about {self.events:,} events to train on"),
+            (self.slots is not None, f"{self.slots or 0:,} slots for metafeature weights"),
+        ]
+        return "".join(f", {text}" for wanted, text in parts if wanted)
+
+
+BUCKETS = {
+    "both counts doubled": ("double", "double"),
+    "link count doubled": ("single", "double"),
+    "feature count doubled": ("double", "single"),
+}
+
+
+def settings_of(name: str, limits: Limits | None = None, **more: Any) -> Settings:
+    """The settings of a model of the tables: an SNM's are the paper's, except for names that end in "ours"."""
+    limits = limits or Limits()
     kind, *how = name.split(", ")
+    common = {"vocab": limits.vocab, **more}
     for baseline in ("kn", "katz", "sbo", "hsme"):
         if kind.removeprefix(baseline).isdecimal():
-            return {"model": baseline, "order": int(kind.removeprefix(baseline))}
+            return Settings(model=baseline, order=int(kind.removeprefix(baseline)), **common)
     for cell in CELLS:
         if kind.removeprefix(cell).isdecimal():
-            return {"model": "rnn", "network": NetworkSettings(cell=cell, hidden=int(kind.removeprefix(cell)))}
+            network = NetworkSettings(cell=cell, hidden=int(kind.removeprefix(cell)))
+            return Settings(model="rnn", network=network, **common)
+    training: dict[str, Any] = {"events": limits.events, "slots": limits.slots}
     if how == ["ours"]:
-        return {"features": kind, "training": TrainingSettings(events=events), "prune": max(prune, Settings.prune)}
-    buckets = {
-        "both counts doubled": ("double", "double"),
-        "link count doubled": ("single", "double"),
-        "feature count doubled": ("double", "single"),
-    }[how[0] if how else "link count doubled"]
-    chosen = MetafeatureSet.parse(", ".join(["all", *how[1:]]), *buckets)
-    training = TrainingSettings(metafeatures=chosen, rate=PAPER_RATE, start=0.0, events=events)
-    return {"features": kind, "training": training, "gate": 0, "prune": prune}
+        prune = max(limits.prune, Settings.prune)
+        return Settings(features=kind, training=TrainingSettings(**training), prune=prune, **common)
+    buckets = BUCKETS[how[0] if how else "both counts doubled"]
+    return paper_settings(kind, ", ".join(["all", *how[1:]]), *buckets, training=training, prune=limits.prune, **common)
 
 
-def markdown(name: str, corpus: str, rows: list[dict[str, Any]]) -> str:
+def markdown(name: str, corpus: str, rows: list[dict[str, Any]], caption: str) -> str:
     """A table of the paper as Markdown."""
-    return f"## {name} on {corpus}\n\n{markdown_table(rows)}\n"
+    return f"## {name} on {corpus}\n\n{caption}\n\n{markdown_table(rows)}\n"
 
 
 def markdown_table(rows: list[dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,9 +28,9 @@ from snm.layouts.tokens import BEGIN
 from snm.manifest import size_of
 from snm.mixing import find_weights, perplexity_of
 from snm.pipeline import train
-from snm.progress import Progress, silent
-from snm.reproduction.tables import ALL_EVENTS, PARTS, REFERENCE, TABLES, Line, settings_of
-from snm.settings import NEURAL, Settings
+from snm.progress import Notify, Progress, ignore, silent
+from snm.reproduction.tables import PARTS, REFERENCE, TABLES, Limits, Line, settings_of
+from snm.settings import ALL_EVENTS, NEURAL, Settings, departures_from_paper
 from snm.text.encoding import encode_files
 from snm.text.files import find_files
 
@@ -49,10 +49,9 @@ class Workspace:
     memory: int = 4 << 30
     keep_models: bool = False
     shard: int = 0
-    prune: int = 1
-    events: int = ALL_EVENTS
+    limits: Limits = field(default_factory=Limits)
     progress: Progress = silent
-    notify: Callable[[str], None] = lambda message: None
+    notify: Notify = ignore
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,13 +66,6 @@ class Workspace:
                 f"{self.folder} holds results of {self.figures['corpus']}, not of {tested}; choose another folder"
             )
 
-    @property
-    def limits(self) -> str:
-        """In words, where SNM is not quite the paper's."""
-        pruned = f", features seen fewer than {self.prune} times left out" if self.prune > 1 else ""
-        sampled = f", about {self.events:,} events to train on" if self.events < ALL_EVENTS else ""
-        return pruned + sampled
-
     def probabilities(self, name: str) -> dict[str, np.ndarray]:
         """A model's probabilities of the valid and of the test text; trained where they are missing."""
         paths = {part: self.folder / f"{name}.{part}.npy" for part in PARTS}
@@ -85,17 +77,21 @@ class Workspace:
         self.notify(f"training {name}")
         output = self.folder / f"{name}.model"
         begun = time.perf_counter()
-        how = settings_of(name, self.prune, self.events)
-        settings = Settings(threads=self.threads, memory=self.memory, **how)
+        settings = settings_of(name, self.limits, threads=self.threads, memory=self.memory)
         model = train(self.texts["train"], output, settings, force=output.exists(), progress=self.progress)
         seconds = time.perf_counter() - begun
-        if how.get("model") in NEURAL:
+        if settings.model in NEURAL:
             model.move_to("auto")
         for part, path in paths.items():
             text = encode_files(self.texts[part], model.vocabulary)
             np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])
         size, what = size_of(model.manifest)
-        self.figures[name] = {what: size, "seconds": seconds, "speed": round(speed(output, self.texts["test"]))}
+        self.figures[name] = {
+            what: size,
+            "seconds": seconds,
+            "speed": round(speed(output, self.texts["test"])),
+            "departures": _departures(settings, model.manifest),
+        }
         if not self.keep_models:
             shutil.rmtree(output)
         self._save()
@@ -110,8 +106,8 @@ class Workspace:
         if theirs.split(", ")[:2] != ours.split(", ")[:2]:
             raise SettingsError(f"{folder} holds results of {theirs}, not of {ours}; they do not compare")
         for name in sorted(figures.keys() - self.figures.keys()):
-            if theirs != ours and settings_of(name).get("model", "snm") == "snm":
-                self.notify(f"not taken from {folder}: {name}, which was trained with other --prune and --events")
+            if theirs != ours and settings_of(name).model == "snm":
+                self.notify(f"not taken from {folder}: {name}, which was trained with other options")
                 continue
             for part in PARTS:
                 shutil.copyfile(folder / f"{name}.{part}.npy", self.folder / f"{name}.{part}.npy")
@@ -180,15 +176,39 @@ class Workspace:
             )
         return [self.row(line) for line in lines if not lacking & set(line.members)]
 
+    def caption(self, name: str) -> str:
+        """Which models of a table are trained as the paper does, and where each departs from it."""
+        members = {member for line in self._lines(name) for member in line.members}
+        by_departure: dict[str, list[str]] = {}
+        for member in sorted(members & self.figures.keys()):
+            for departure in self.figures[member].get("departures") or ():
+                by_departure.setdefault(departure, []).append(member)
+        snms = max((len(names) for names in by_departure.values()), default=0)
+        parts = [
+            departure if len(names) == snms else f"{departure} ({'; '.join(names)})"
+            for departure, names in by_departure.items()
+        ]
+        return f"SNMs are trained as in the paper, except: {', '.join(parts)}." if parts else ""
+
     def _is_out_of_reach(self, model: str) -> bool:
         """Whether this is a network that is not there yet and cannot well be trained here."""
-        how = settings_of(model)
-        if how.get("model") not in NEURAL or model in self.figures:
+        if settings_of(model).model not in NEURAL or model in self.figures:
             return False
         if find_spec("torch") is None:
             return True
         large = sum(Path(file).stat().st_size for file in find_files(self.texts["train"])) > SMALL_FOR_NETWORKS
         return large and not has_gpu()
+
+
+def _departures(settings: Settings, manifest: dict[str, Any]) -> list[str] | None:
+    """Where an SNM that is meant to be the paper's departs from it; None for other models."""
+    if settings.model != "snm" or settings.gate:
+        return None
+    found = departures_from_paper(settings)
+    used, tokens = manifest["training"]["events_used"], manifest["text"]["tokens"]
+    if settings.training.events == ALL_EVENTS and used < tokens:
+        found.append(f"trained on {used:,} of {tokens:,} events, as many as fit into memory")
+    return found
 
 
 def find_texts(corpus: Path, shard: int = 0) -> dict[str, Path]:

@@ -58,6 +58,8 @@ class BeamScorer:
             "width": -1 if extractor.has_families else width,
             "n_starts": len(m.starts),
             "n_bytes": len(m.data),
+            "n_positions": len(m.long_links),
+            "n_single_types": len(m.singles),
             "n_values": len(m.values),
             "never_a_target": extractor.vocabulary.never_a_target,
             "code_bytes": m.code_bytes,

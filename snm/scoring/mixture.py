@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Mixtures: models whose probabilities are weighted sums of other models'. `snm.mixing` makes them."""
 
 from __future__ import annotations
 
@@ -46,17 +46,16 @@ class MixtureModel(LanguageModel):
             yield from member.faults()
 
 
-def ids_in(vocabulary: Vocabulary, of: Vocabulary) -> np.ndarray:
-    """The ids in one vocabulary of the words of another, which has the same words in any order."""
-    if vocabulary == of:
-        return np.arange(len(of), dtype=np.uint32)
-    kinds = [(v.closed, v.document, set(v.words)) for v in (vocabulary, of)]
-    if kinds[0] != kinds[1]:
-        missing = sorted(set(of.words) ^ set(vocabulary.words))
-        what = "one is closed" if vocabulary.closed != of.closed else "one reads documents, the other sentences"
-        if missing:
-            what = f"{len(missing):,} words are in one only, such as {missing[0]!r}"
+def ids_in(vocabulary: Vocabulary, other: Vocabulary) -> np.ndarray:
+    """The id in `vocabulary` of each word of `other`, which has the same words in any order. (words,) uint32"""
+    if vocabulary == other:
+        return np.arange(len(other), dtype=np.uint32)
+    differing = sorted(set(other.words) ^ set(vocabulary.words))
+    if differing or (vocabulary.closed, vocabulary.document) != (other.closed, other.document):
+        what = "one is closed" if vocabulary.closed != other.closed else "one reads documents, the other sentences"
+        if differing:
+            what = f"{len(differing):,} words are in one only, such as {differing[0]!r}"
         raise SettingsError(
             f"models of different vocabularies cannot be mixed: {what}; train them with the same --vocab"
         )
-    return vocabulary.ids_of(of.words)
+    return vocabulary.ids_of(other.words)

@@ -1,8 +1,4 @@
-"""What a user holds: a language model that scores, predicts, samples and explains.
-
-`LanguageModel` is the protocol of every family. A family gives two things, the probabilities of the
-targets of a token array and the distribution after a context; everything else follows from them.
-"""
+"""Models made of rows of links: what SNM and backoff models share, and the SNM itself."""
 
 from __future__ import annotations
 
@@ -30,18 +26,17 @@ from snm.text.vocabulary import Vocabulary, split_words
 
 IDS = np.dtype(np.uint32)  # of word ids and states
 INDICES = np.dtype(np.int64)
-# The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are no
-# arrays. Checking each argument before the call took a tenth of the time of scoring a beam's words.
+# The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are not
+# arrays. Checking each argument before the call took a tenth of the time of scoring a beam.
 _WRONG_ARGUMENTS = TypeError, ValueError, AttributeError, IndexError
 
 
 def _contiguous(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """An array as kernels take it."""
     return np.require(array, dtype, ["C", "A", "W", "E"])
 
 
 class RowModel(LanguageModel):
-    """A model made of rows of links, found by the features of an event, mapped from disk."""
+    """A model made of rows of links, mapped from disk, which the features of an event select."""
 
     kind: str
 
@@ -57,10 +52,15 @@ class RowModel(LanguageModel):
 
     def _open(self) -> None:
         m = self.manifest
-        how = m["vocabulary"]
-        self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, how["closed"], how["document"])
-        if len(self.vocabulary) != how["words"]:
-            raise FormatError(f"{self.path}: the vocabulary does not fit; restore or rebuild the model")
+        description = m["vocabulary"]
+        self.vocabulary = Vocabulary.read(
+            self.path / storage.VOCABULARY, description["closed"], description["document"]
+        )
+        if len(self.vocabulary) != description["words"]:
+            raise FormatError(
+                f"{self.path}: the vocabulary has {len(self.vocabulary):,} words; expected {description['words']:,}; "
+                f"restore or rebuild the model"
+            )
         self.spec = FeatureSpec(m["features"])
         self.layout = KeyLayout(**m["layout"])
         classes = self._array("classes") if self.spec.has_classes else None
@@ -69,7 +69,7 @@ class RowModel(LanguageModel):
             if digest != m["families"][name]:
                 raise FormatError(
                     f"{self.path}: the feature family {name!r} gives other keys than when the model was trained; "
-                    f"register the same one, one that gives the same keys in every process"
+                    f"register the same family, and make sure that it gives the same keys in every process"
                 )
 
     def __repr__(self) -> str:
@@ -118,16 +118,16 @@ class RowModel(LanguageModel):
 
     @cached_property
     def _following(self) -> tuple[Any, int, int]:
-        """The kernel of `follow`, the number of words, a state's width: looking them up takes a fifth of a call."""
+        """(kernel, vocabulary size, state width) of `follow`. Cached: looking them up takes a fifth of a call."""
         return beam_kernels.follow, len(self.vocabulary), self.extractor.span
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Ids of words for `expand`, of all states, or a row for each."""
+        """Validate the arguments of `expand`; return the ids of the words. (m,) or (n, m) uint32"""
         ids = self._ids_of(words)
         if ids.ndim != 1 and (ids.ndim != 2 or len(ids) != len(states)):
             raise SettingsError(
-                f"words of shape {ids.shape} for {len(states)} states; expected some that are scored after all of "
-                f"them, or a row of words for each"
+                f"words of shape {ids.shape} for {len(states)} states; expected a list of words for all states, "
+                f"or a row of words for each"
             )
         if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != IDS:
             raise SettingsError(
@@ -139,7 +139,7 @@ class RowModel(LanguageModel):
         return _contiguous(ids, IDS)
 
     def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Ids of words, which may be ids, of any shape."""
+        """Ids of words or ids, in an array of any shape."""
         words = np.asarray(words)
         if words.dtype.kind in "ui" or not words.size:
             return words.astype(np.uint32, copy=False)
@@ -150,17 +150,17 @@ class RowModel(LanguageModel):
 
     @cached_property
     def _step_ids(self) -> dict[str, int]:
-        """Ids of the words that `step` knows."""
+        """The vocabulary's ids, and `</s>` for `</S>`."""
         return {**self.vocabulary.ids, "</s>": END}
 
     def _keys(self, context: np.ndarray) -> np.ndarray:
-        """Keys of the features of the event after `context`. (slots, 1)"""
+        """Keys of the features of the event after `context`. (templates, 1)"""
         tokens = np.append(context, END).astype(np.uint32)
         return self.extractor.keys(tokens, len(context), len(tokens))
 
 
 class SnmModel(RowModel):
-    """A sparse non-negative matrix and its gate."""
+    """A sparse non-negative matrix model: M and its gate."""
 
     kind = "snm"
 
@@ -172,7 +172,10 @@ class SnmModel(RowModel):
         if self.manifest["gate"] is not None:
             flat, units = np.ascontiguousarray(self._array("gate")), self.manifest["gate"]["units"]
         if len(flat) != gate_size(templates, units):
-            raise FormatError(f"{self.path}: the gate does not fit the features; restore or rebuild the model")
+            raise FormatError(
+                f"{self.path}: the gate has {len(flat):,} weights; expected {gate_size(templates, units):,}; "
+                f"restore or rebuild the model"
+            )
         self.gate, m = Gate.of(flat, templates), self.matrix
         self._folded = self.gate.folded(int(m.unigram_code), float(m.unigram_links), float(m.unigram_sum))
         self._scorer = TextScorer(self.extractor, m, self._folded, self.manifest["training"]["prune"])
@@ -181,7 +184,7 @@ class SnmModel(RowModel):
         return self._scorer.probabilities(tokens, threads)
 
     def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
-        """The rows of an event with their weights of a word, and the gate's factors. (templates,)"""
+        """The rows of an event with target `word`, as `Found`, and the gate's factors. (templates,) float64"""
         found = self._scorer.find(keys, np.array([word], np.uint32))
         return found, found.scale[:, 0].astype(np.float64)
 
@@ -211,7 +214,6 @@ class SnmModel(RowModel):
         return beams.step(beams.address, state, number), state[4:] + number.to_bytes(4, "little")
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
-
         keys = self._keys(context)
         found, scale = self._look_up(keys, END)
         y: np.ndarray = scale[0] * self.matrix.unigrams.astype(np.float64)
@@ -222,18 +224,16 @@ class SnmModel(RowModel):
         return y
 
     def faults(self) -> Iterator[tuple[bool, str]]:
-
-        p = self.matrix
-        disorder = p.starts[0] != 0 or (p.starts[1:] < p.starts[:-1]).any()
+        m = self.matrix
+        disorder = m.starts[0] != 0 or (m.starts[1:] < m.starts[:-1]).any()
         yield bool(disorder), "the pages' starts are not in order"
-        yield not (p.values > 0).all(), "a weight is not above zero"
-        page = matrix_kernels.first_fault(p, len(p.singles) > 0, len(self.vocabulary))
-        yield page >= 0, f"page {page} of the rows is not as it should be"
-        yield not (np.isfinite(p.unigrams).all() and (p.unigrams >= 0).all()), "the empty feature's row is damaged"
-        yield not all(np.isfinite(part).all() for part in self.gate), "the gate holds what is no number"
+        yield not (m.values > 0).all(), "a weight is not above zero"
+        page = matrix_kernels.first_invalid_page(m, len(m.singles) > 0, len(self.vocabulary))
+        yield page >= 0, f"page {page} of the matrix is invalid"
+        yield not (np.isfinite(m.unigrams).all() and (m.unigrams >= 0).all()), "the empty feature's row is damaged"
+        yield not all(np.isfinite(part).all() for part in self.gate), "a weight of the gate is not finite"
 
     def explain(self, sentence: str) -> list[Explanation]:
-        """For every word of the sentence and its end: which features fired, and what each brought."""
         words = split_words(sentence)
         if not words:
             raise InputError("nothing to explain; expected a sentence of at least one word")
@@ -253,19 +253,19 @@ class SnmModel(RowModel):
         return Explanation(word, sum(part.share for part in parts), parts)
 
     def feature_text(self, q: int, context: np.ndarray) -> str:
-        """The feature of slot q after `context`, as the paper writes it: [brown skip-2 over the lazy].
+        """The feature of template q after `context`, as the paper writes it: [brown skip-2 over the lazy].
 
-        A word that enters by its class has a ~ before it.
+        A ~ stands before a word that is represented by its class.
         """
-        slot = self.spec.templates[q]
-        kind = self.spec.types[slot.type_index]
-        if kind.family is not None:
-            return f"[{kind}]"
+        template = self.spec.templates[q]
+        feature_type = self.spec.types[template.type_index]
+        if feature_type.family is not None:
+            return f"[{feature_type}]"
         words = [self.vocabulary.words[i] for i in context]
-        adjacent = words[len(words) - slot.a :]
-        if slot.r == 0:
+        adjacent = words[len(words) - template.a :]
+        if template.r == 0:
             return f"[{' '.join(adjacent)}]"
-        end = len(words) - slot.a - slot.s
-        remote = [f"~{word}" if kind.classes else word for word in words[end - slot.r : end]]
-        skip = ["skip-*"] if kind.s is None else [f"skip-{slot.s}"] if slot.s else []
+        end = len(words) - template.a - template.s
+        remote = [f"~{word}" if feature_type.classes else word for word in words[end - template.r : end]]
+        skip = ["skip-*"] if feature_type.s is None else [f"skip-{template.s}"] if template.s else []
         return f"[{' '.join([*remote, *skip, *adjacent])}]"

@@ -1,5 +1,5 @@
-"""What `snm.kernels` does, over PyTorch tensors: the GPU engine's side of every step.
+"""The GPU engine's counterparts of `snm.kernels`, over PyTorch tensors.
 
-Plain PyTorch, so that it runs on any device, the CPU among them, where the tests compare it with the kernels and with
-the oracle. `triton_keys` and `triton_steps` hold what is in Triton, for GPUs.
+Plain PyTorch runs on any device; tests compare it with the kernels and the reference on the CPU. The modules `triton_*`
+replace the slow parts by Triton kernels on GPUs.
 """

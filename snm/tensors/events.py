@@ -1,8 +1,8 @@
-"""The events that the adjustment is learned from, and the counts of their features, on a device."""
+"""Annotated events on a device: see `snm.adjustment.events`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -11,26 +11,27 @@ from torch import Tensor
 from snm.adjustment.settings import TrainingSettings
 from snm.features.extraction import Extractor
 from snm.layouts.counts import Counts
+from snm.progress import Advance
 from snm.tensors.adjustment import Batch, TensorAdjustment
 from snm.tensors.features import TokenBlocks
 from snm.tensors.hashing import target_hash, widened
 from snm.tensors.packing import unpack_count
 from snm.tensors.steps import stepper_for
 
-LARGEST_BATCHES = {"adagrad": 8192, "sgd": 256}  # events; plain steps by large sums would diverge
-SMALLEST_BATCH, BATCH_SHARE = 32, 512  # a batch is at most this part of the events before it
-MAX_SAMPLED = 1 << 20  # events whose features are counted for their mean
-EVENTS_PREPARED = 1 << 18  # together, at least a batch
+MAX_BATCH = {"adagrad": 8192, "sgd": 256}  # events; SGD would diverge with larger sums
+MIN_BATCH, BATCH_SHARE = 32, 512  # a batch is at most 1/512 of the events before it: the first weights change fast
+MAX_SAMPLED = 1 << 20  # events from which the mean number of features is computed
+MIN_PREPARED = 1 << 18  # events prepared at one time
 
 
 class TensorEvents:
-    """The events that the adjustment is learned from, and the counts of their features, on a device.
+    """Events with the packed counts of their features, except the empty feature's, see `AnnotatedEvents`.
 
-    See `snm.training.AnnotatedEvents`.
+    values: (tokens * n + 1,) int32, for n = templates - 1; the last entry receives the counts of all other events.
     """
 
     def __init__(self, text: TokenBlocks, unigrams: Counts, chosen: np.ndarray | None) -> None:
-        """`chosen`: of every token of the text whether its event is learned from; None for all."""
+        """`chosen`: mask of the tokens whose events are used; None for all. (tokens,) bool"""
         device = text.device
         self._numbers: Tensor | None = None
         n = len(text)
@@ -41,8 +42,8 @@ class TensorEvents:
             self.tokens = TokenBlocks(text.host_tokens[chosen], text.extractor, device)
         else:
             self.tokens = text
-        self.slots = text.extractor.n_templates - 1
-        self.values = torch.zeros(n * self.slots + 1, dtype=torch.int32, device=device)  # the last is nobody's
+        self.templates = text.extractor.n_templates - 1  # without the empty feature's
+        self.values = torch.zeros(n * self.templates + 1, dtype=torch.int32, device=device)
         self._total = int(unigrams.feature_counts[0])
         self._counts = torch.zeros(len(text.extractor.vocabulary), dtype=torch.int64, device=device)
         self._counts[widened(unigrams.targets, device)] = widened(unigrams.link_counts, device)
@@ -50,79 +51,79 @@ class TensorEvents:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def events(self) -> int:
+        return int((self.tokens.tokens != self.tokens.extractor.vocabulary.begin).sum())
+
     @staticmethod
     def bytes_needed(tokens: int, extractor: Extractor) -> int:
         return tokens * (extractor.n_templates - 1) * 4
 
     def origins(self, start: int, stop: int) -> Tensor:
-        """Of the events at these places of the text, where the counts of their first feature go; -1 for nowhere."""
+        """Index in `values` of the first feature of the text's events [start, stop); -1 for events not used."""
         if self._numbers is None:
-            return torch.arange(start, stop, device=self.values.device) * self.slots
+            return torch.arange(start, stop, device=self.values.device) * self.templates
         numbers = self._numbers[start:stop]
-        return torch.where(numbers < 0, -1, numbers * self.slots)
+        return torch.where(numbers < 0, -1, numbers * self.templates)
 
     def annotate(self, sources: Tensor, packed: Tensor) -> None:
-        """Write the counts of links to where they came from; -1 is nobody's place."""
+        """Write the packed counts of links to the indices `sources`; -1 is the last entry."""
         self.values[sources] = packed
 
     def counts_of(self, keys: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """C_i* and C_ij of every slot of the events [start, stop), 0 where there is no feature. (slots, events)"""
-        packed = self.values[start * self.slots : stop * self.slots].view(stop - start, self.slots)
+        """C_i* and C_ij of the features of the events [start, stop), 0 for no feature. (templates, events) int64"""
+        packed = self.values[start * self.templates : stop * self.templates].view(stop - start, self.templates)
         packed = packed.T.long() & 0xFFFFFFFF
         words = self.tokens.tokens[start:stop].long()
-        there = keys[0] != 0
-        totals = torch.cat([(there * self._total)[None], unpack_count(packed >> 16)])
-        links = torch.cat([(there * self._counts[words])[None], unpack_count(packed & 0xFFFF)])
-        return totals, links
+        is_event = keys[0] != 0
+        feature_counts = torch.cat([(is_event * self._total)[None], unpack_count(packed >> 16)])
+        link_counts = torch.cat([(is_event * self._counts[words])[None], unpack_count(packed & 0xFFFF)])
+        return feature_counts, link_counts
 
     def mean_features(self, leave_one_out: bool) -> float:
         """See `AnnotatedEvents.mean_features`."""
         n = len(self.tokens)
-        totals = (self.values[:-1].view(n, self.slots)[:: -(-n // MAX_SAMPLED)] >> 16) & 0xFFFF
-        return 1.0 + int((totals > leave_one_out).sum()) / max(1, len(totals))
+        packed = (self.values[:-1].view(n, self.templates)[:: -(-n // MAX_SAMPLED)] >> 16) & 0xFFFF
+        return 1.0 + int((packed > leave_one_out).sum()) / max(1, len(packed))
 
     def prepare(self, adjustment: TensorAdjustment, leave_one_out: bool, start: int, stop: int) -> Batch:
-        """The features of the events [start, stop) that take part."""
+        """The features of the events [start, stop) that training uses."""
         keys = self.tokens.keys(start, stop)
-        totals, links = self.counts_of(keys, start, stop)
-        taking = (links > 0) & (keys != 0)
+        feature_counts, link_counts = self.counts_of(keys, start, stop)
+        used = (link_counts > 0) & (keys != 0)
         if leave_one_out:
-            taking &= totals > 1
-        events, slots = taking.T.nonzero(as_tuple=True)
-        keys, seen, links = keys[slots, events], totals[slots, events], links[slots, events]
-        totals = seen
-        negative, links_p = torch.ones(len(keys), device=keys.device), links
+            used &= feature_counts > 1
+        events, templates = used.T.nonzero(as_tuple=True)
+        keys, counts, links_n = (x[templates, events] for x in (keys, feature_counts, link_counts))
+        reduced, links_p, negative = counts, links_n, torch.ones(len(keys), device=keys.device)
         if leave_one_out:
-            totals, links_p = seen - 1, links - 1
-            negative = ((totals + 1 - links).double() / totals).float()
-        positive = (links_p.double() / totals).float()
+            reduced, links_p = counts - 1, links_n - 1
+            negative = ((reduced + 1 - links_n).double() / reduced).float()
+        positive = (links_p.double() / reduced).float()
         targets = target_hash(self.tokens.tokens[start:stop].long())[events]
         ends = torch.zeros(stop - start + 1, dtype=torch.int64, device=keys.device)
-        torch.cumsum(taking.sum(0), 0, out=ends[1:])
+        torch.cumsum(used.sum(0), 0, out=ends[1:])
         return Batch(
-            adjustment.links(keys, seen, totals, targets), negative, positive, adjustment.link_count(links),
-            adjustment.link_count(links_p.clamp(min=1)), events, ends.cpu().numpy(),
+            adjustment.links(keys, counts, reduced, targets), negative, positive, adjustment.link_buckets(links_n),
+            adjustment.link_buckets(links_p.clamp(min=1)), events, ends.cpu().numpy(),
         )  # fmt: skip
 
-    def train(
-        self, adjustment: TensorAdjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
-    ) -> float:
-        """One pass over all events in their order; returns the mean loss an event. `threads` are of no use here."""
+    def train(self, adjustment: TensorAdjustment, settings: TrainingSettings, threads: int, advance: Advance) -> float:
+        """See `TrainingEvents.train`; `threads` is ignored."""
         leave_one_out = settings.loss == "leave-one-out"
         stepper = stepper_for(adjustment, leave_one_out, settings.learning_rate())
-        for start, stop, sizes in _schedule(len(self.tokens), LARGEST_BATCHES[settings.optimiser]):
+        for start, stop, sizes in _schedule(len(self.tokens), MAX_BATCH[settings.optimiser]):
             stepper.take(self.prepare(adjustment, leave_one_out, start, stop), sizes)
             advance(stop - start)
-        events = int((self.tokens.tokens != self.tokens.extractor.vocabulary.begin).sum())
-        return stepper.loss() / max(1, events)
+        return stepper.loss() / max(1, self.events)
 
 
 def _schedule(n: int, largest: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Ranges of events that are prepared together, each with the sizes of its batches."""
-    at = 0
-    while at < n:
-        start, sizes = at, []
-        while at < n and at - start < EVENTS_PREPARED:
-            sizes.append(min(max(SMALLEST_BATCH, at // BATCH_SHARE), largest, n - at))
-            at += sizes[-1]
-        yield start, at, sizes
+    """Ranges of events to prepare at one time, each with the sizes of its batches."""
+    stop = 0
+    while stop < n:
+        start, sizes = stop, []
+        while stop < n and stop - start < MIN_PREPARED:
+            sizes.append(min(max(MIN_BATCH, stop // BATCH_SHARE), largest, n - stop))
+            stop += sizes[-1]
+        yield start, stop, sizes

@@ -1,4 +1,4 @@
-"""The gate's training on a device. See `snm.calibration`."""
+"""Training the gate with PyTorch. See `snm.gate.fitting`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import torch
 from torch import Tensor
 
 from snm.gate.fitting import GateEvents
-from snm.layouts.gate import INPUTS, MAX_GATE
+from snm.layouts.gate import MAX_GATE, Gate
 
 
 class TensorGateTrainer:
-    """See `snm.calibration.Learner`."""
+    """See `snm.gate.fitting.GateTrainer`."""
 
     def __init__(self, flat: np.ndarray, events: GateEvents, device: torch.device) -> None:
-        self.templates, self.device = events.templates, device
+        self.device, gate = device, Gate.of(flat, events.templates)
+        self._sizes, self._units = [part.size for part in gate], len(gate.bias)
         self.flat = torch.from_numpy(flat.copy()).to(device).requires_grad_()
         self.events = [torch.from_numpy(part).to(device) for part in events.batch(slice(None))]
         self.adam = torch.optim.Adam([self.flat], fused=device.type == "cuda")
 
     def _losses(self, chosen: Tensor | slice) -> Tensor:
-        """Of events, one each."""
+        """The loss of each chosen event. (events,)"""
         inputs, weights, sums = (part[chosen] for part in self.events)
-        units = (len(self.flat) - self.templates) // (self.templates * INPUTS + 1 + self.templates)
-        sizes = self.templates * INPUTS * units, units, self.templates * units, self.templates
-        hidden, bias, output, offset = torch.split(self.flat, sizes)
-        active = torch.relu(inputs @ hidden.view(-1, units) + bias)
-        b = active @ output.view(self.templates, units).T + offset
+        hidden, bias, output, offset = torch.split(self.flat, self._sizes)
+        active = torch.relu(inputs @ hidden.view(-1, self._units) + bias)
+        b = active @ output.view(-1, self._units).T + offset
         scale = torch.exp(b.clamp(-MAX_GATE, MAX_GATE))
         return torch.log((scale * sums).sum(1)) - torch.log((scale * weights).sum(1))
 
@@ -42,5 +41,5 @@ class TensorGateTrainer:
             return float(self._losses(chosen).double().sum())
 
     def weights(self) -> np.ndarray:
-        made: np.ndarray = self.flat.detach().cpu().numpy().copy()
-        return made
+        flat: np.ndarray = self.flat.detach().cpu().numpy().copy()
+        return flat

@@ -1,7 +1,6 @@
 """The hashes of `snm.kernels.hashing` over int64 tensors.
 
-PyTorch has no arithmetic on unsigned integers of 64 bits. Signed ones have the same bits: products wrap around, and a
-shift to the right is made logical by a mask.
+PyTorch has no arithmetic on uint64. Products of int64 wrap around to the same bits; a mask makes right shifts logical.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ SMALLEST = -(1 << 63)
 
 
 def signed(number: int) -> int:
-    """The signed integer with the bits of an unsigned one."""
+    """The int64 with the bits of a uint64."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
@@ -26,18 +25,18 @@ _M1, _M2 = map(signed, keys.MIX_MULTIPLIERS)
 
 
 def tensor_of(array: np.ndarray, device: torch.device) -> Tensor:
-    """An array of unsigned integers as a tensor of signed ones with the same bits."""
+    """An array of unsigned integers as a tensor of signed integers with the same bits."""
     return torch.from_numpy(np.array(array).view(f"<i{array.dtype.itemsize}")).to(device)
 
 
 def widened(array: np.ndarray, device: torch.device) -> Tensor:
-    """An array of unsigned integers of 32 bits as a tensor of int64."""
+    """A uint32 array as an int64 tensor."""
     return tensor_of(array, device).long() & 0xFFFFFFFF
 
 
 def array_of(tensor: Tensor, dtype: str) -> np.ndarray:
-    """A tensor as an array in the host's memory, of this type of the same size."""
-    if tensor.device.type == "cuda":  # memory that the card writes to by itself: several times as fast
+    """A tensor as an array of the given dtype, with the same bits."""
+    if tensor.device.type == "cuda":  # copying to pinned memory is several times as fast
         tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
     array: np.ndarray = tensor.numpy().view(dtype)
     return array

@@ -9,12 +9,12 @@ from snm.layouts.counts import PACKED_EXACTLY
 
 
 def floor_log2(counts: Tensor) -> Tensor:
-    """Of counts above zero."""
+    """Floor of log2 of counts above zero. int64"""
     return torch.frexp(counts.double()).exponent.long() - 1
 
 
 def pack_count(counts: Tensor) -> Tensor:
-    """`snm.kernels.counting.pack_count` of every entry."""
+    """Counts as 16-bit floats, see `snm.kernels.counts.pack_count`. int64"""
     shift = (floor_log2(counts) + 2 - PACKED_EXACTLY.bit_length()).clamp(min=0)
     return (shift << 11) + (counts >> shift)
 

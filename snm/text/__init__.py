@@ -1,1 +1,1 @@
-"""Step 0 of the road: files to sentences, words to ids, and word classes."""
+"""Step 0 of the road: from files to tokens. The vocabulary, samples of a text, word classes."""

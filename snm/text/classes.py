@@ -1,34 +1,32 @@
 """Word classes learned from the text, by the exchange algorithm of Kneser and Ney (1993).
 
-Every word is in one class. Classes are chosen to make the text likely under a bigram model of classes: words move,
-one after another and the most frequent first, to the class where the likelihood is highest, until few words move any
-more. `<S>`, `</S>` and `<UNK>` are classes of their own.
+Every word is in one class. The classes maximise the likelihood of the text under a bigram model of classes: words
+move one by one, the most frequent first, to the class with the highest likelihood, until few words still move. `<S>`,
+`</S>` and `<UNK>` have classes of their own.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
 from snm.errors import SettingsError
 from snm.kernels import classes as class_kernels
 from snm.layouts.tokens import UNKNOWN
+from snm.progress import Advance, ignore
 from snm.text.encoding import Text
 from snm.text.sampling import sample_sentences
 
 CLASSES = 256
-MAX_TOKENS = 10_000_000  # more text hardly changes the classes, and takes its time
+MAX_TOKENS = 10_000_000  # more text hardly changes the classes, and takes longer
 PASSES = 5
-SETTLED = 0.01  # a pass in which a smaller share of the words moves is the last
-FREQUENT = 30_000  # words that move in every pass; the others find their place once, in the end
+MIN_MOVED_SHARE = 0.01  # training stops after a pass in which a smaller share of the words moved
+FREQUENT = 30_000  # words that move in every pass; the others move once, in the end
 
 
 def learn_classes(
-    text: Text, words: int, classes: int = CLASSES, seed: int = 1, advance: Callable[[int], None] = lambda n: None
+    text: Text, words: int, classes: int = CLASSES, seed: int = 1, advance: Advance = ignore
 ) -> np.ndarray:
     """The class of every word of a vocabulary of `words`. (words,) uint16"""
-
     fixed = UNKNOWN + 1
     if not fixed < classes <= 1 << 16:
         raise SettingsError(f"{classes} classes; expected {fixed + 1} to {1 << 16}")
@@ -41,15 +39,15 @@ def learn_classes(
     for _ in range(PASSES if frequent > fixed else 0):
         moved = class_kernels.move_words(fixed, frequent, fixed, classes_of, state, after, before)
         advance(frequent)
-        if moved < SETTLED * frequent:
+        if moved < MIN_MOVED_SHARE * frequent:
             break
     class_kernels.move_words(max(frequent, fixed), words, fixed, classes_of, state, after, before)
-    made: np.ndarray = classes_of.astype(np.uint16)
-    return made
+    learned: np.ndarray = classes_of.astype(np.uint16)
+    return learned
 
 
 def _neighbours(of: np.ndarray, neighbour: np.ndarray, words: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For every word its distinct neighbours and how often each is one: offsets (words + 1), neighbours, counts."""
+    """The distinct neighbours of every word: offsets (words + 1,), neighbours (pairs,) and their counts (pairs,)."""
     pairs = of.astype(np.int64) * words + neighbour
     pairs.sort()
     first = np.flatnonzero(np.append(True, pairs[1:] != pairs[:-1]))

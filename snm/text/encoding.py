@@ -1,9 +1,8 @@
-"""Files, folders, globs and standard input to sentences, and sentences to one array of tokens.
+"""From text to one array of tokens, with a given vocabulary or with one learned from the text.
 
-One sentence a line; words are separated by ASCII white space; blank lines are skipped. Text is read
-once, in blocks, decompressed and checked in a thread of its own, so that standard input works like
-a file. Tokens take four bytes each, in memory (eight while the array is put together) or, where one likes, on disk:
-what is done with a text here is done a piece at a time, and holds no more of it.
+Text is one sentence a line; ASCII white space separates words; blank lines are skipped, or separate documents. Text is
+read once, in blocks, so standard input works like a file. A thread reads and decompresses ahead of encoding.
+Tokens take four bytes each, in memory (eight while chunks are joined) or on disk.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ from snm import parallel
 from snm.errors import InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
+from snm.progress import Advance, ignore
 from snm.text.files import Sources, find_files, names, read_blocks
 from snm.text.vocabulary import Vocabulary, word_table
 
-PIECE = 1 << 22  # tokens that are looked at together
+PIECE = 1 << 22  # tokens processed at a time
 Join = Callable[[Iterable[np.ndarray]], np.ndarray]
-"""Makes one array of chunks of tokens, in memory or on disk."""
+"""Joins chunks of tokens into one array, in memory or on disk."""
 
 
-def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, read in a thread so that decompression and encoding overlap."""
+def _read_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same blocks, read in a thread, so that decompression and encoding overlap."""
     ready: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=4)
     stopped = threading.Event()
 
@@ -56,7 +56,7 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
     try:
         while True:
             try:
-                item = ready.get(timeout=0.2)  # a signal that comes just before it waits is seen when it wakes
+                item = ready.get(timeout=0.2)  # without a timeout, an interrupt just before the wait would go unseen
             except queue.Empty:
                 continue
             if item is None:
@@ -65,24 +65,20 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
                 raise item
             yield item
     finally:
-        stopped.set()  # the thread is not joined: it may be waiting for standard input
+        stopped.set()  # do not join the thread: it may be waiting for standard input
 
 
 @dataclass
 class Text:
-    """An encoded text. `tokens` opens each sentence with `<S>` and closes it with `</S>`. (uint32)
+    """An encoded text. `</S>` ends each sentence; `<S>` opens each sentence, or each document."""
 
-    A text of documents opens each document with `<S>` and closes its sentences with `</S>`, so that features reach
-    back across sentences; `documents` is None for other texts.
-    """
-
-    tokens: np.ndarray
+    tokens: np.ndarray  # (tokens,) uint32
     sentences: int
-    documents: int | None = None
+    documents: int | None = None  # None where `<S>` opens sentences
 
     @property
     def segments(self) -> int:
-        """Number of `<S>`: what no feature reaches across."""
+        """Number of `<S>`."""
         return self.sentences if self.documents is None else self.documents
 
     @property
@@ -96,7 +92,7 @@ class Text:
 
 
 def count_words(text: Text, words: int) -> np.ndarray:
-    """How often each word of a vocabulary of so many is in a text. (words,) int64"""
+    """Occurrences of each word of a vocabulary of `words` in a text. (words,) int64"""
     counts = np.zeros(words, np.int64)
     for piece in text.pieces():
         counts += np.bincount(piece, minlength=words)
@@ -104,7 +100,7 @@ def count_words(text: Text, words: int) -> np.ndarray:
 
 
 def in_memory(chunks: Iterable[np.ndarray]) -> np.ndarray:
-    """One array of all chunks; each is let go as soon as it is copied."""
+    """Join chunks in memory. Each chunk is freed as soon as it is copied."""
     left = list(chunks)
     tokens = np.empty(sum(map(len, left)), np.uint32)
     end = len(tokens)
@@ -116,16 +112,17 @@ def in_memory(chunks: Iterable[np.ndarray]) -> np.ndarray:
 
 
 class _Encoder:
-    """Feeds blocks to the encoding kernel and grows its table and pool as needed."""
+    """Passes blocks to the encoding kernel, and grows its hash table and its pool of spellings.
+
+    With `learn`, new words are numbered from 3 up in the order of their first occurrence.
+    """
 
     def __init__(self, hashes: np.ndarray, ids: np.ndarray, learn: bool, documents: bool) -> None:
-
-        self.kernel, self.learn, self.documents = text_kernels, learn, documents
-        self.hashes, self.ids = hashes, ids
+        self.hashes, self.ids, self.learn, self.documents = hashes, ids, learn, documents
         self.state = np.zeros(text_kernels.STATE_FIELDS, np.int64)
         self.state[text_kernels.WORDS] = len(SPECIAL)
         self.counts = np.zeros(len(ids) // 2 if learn else 1, np.int64)  # the table is never more than half full
-        self.starts = np.zeros(len(ids) // 2 + 1 if learn else 1, np.int64)
+        self.starts = np.zeros(len(ids) // 2 + 1 if learn else 1, np.int64)  # of words in the pool
         self.pool = np.empty(1 << 20 if learn else 1, np.uint8)
         self.out = np.empty(0, np.uint32)
 
@@ -135,15 +132,15 @@ class _Encoder:
             self.out = np.empty(len(data) * 3 // 2 + 4, np.uint32)
         i = 0
         while True:
-            i = self.kernel.encode(
+            i = text_kernels.encode(
                 data, i, self.learn, self.documents, self.hashes, self.ids, self.counts, self.starts, self.pool,
                 self.state, self.out,
             )  # fmt: skip
-            yield self.out[: self.state[self.kernel.WRITTEN]].copy()
-            status = self.state[self.kernel.STATUS]
-            if status == self.kernel.DONE:
+            yield self.out[: self.state[text_kernels.WRITTEN]].copy()
+            status = self.state[text_kernels.STATUS]
+            if status == text_kernels.DONE:
                 return
-            if status == self.kernel.TABLE_FULL:
+            if status == text_kernels.TABLE_FULL:
                 self._grow_table()
             else:
                 self.pool = np.concatenate([self.pool, np.empty(max(len(self.pool), len(data)), np.uint8)])
@@ -151,61 +148,56 @@ class _Encoder:
     def _grow_table(self) -> None:
         size = 2 * len(self.ids)
         hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
-        self.kernel.rehash(self.hashes, self.ids, hashes, ids)
+        text_kernels.rehash(self.hashes, self.ids, hashes, ids)
         self.hashes, self.ids = hashes, ids
         self.counts = np.concatenate([self.counts, np.zeros(len(self.counts), np.int64)])
         self.starts = np.concatenate([self.starts, np.zeros(len(self.starts), np.int64)])
 
     @property
     def sentences(self) -> int:
-        return int(self.state[self.kernel.SENTENCES])
+        return int(self.state[text_kernels.SENTENCES])
 
     @property
     def documents_read(self) -> int:
-        return int(self.state[self.kernel.DOCUMENTS])
+        return int(self.state[text_kernels.DOCUMENTS])
 
     def hashes_of_words(self) -> np.ndarray:
-        """Of every word that was learned, in the order of their numbers."""
-        learned = (self.ids >= len(SPECIAL)) & (self.ids < self.state[self.kernel.WORDS])
-        hashes = np.empty(int(self.state[self.kernel.WORDS]) - len(SPECIAL), np.uint64)
+        """The hash of every learned word, in the order of their numbers. uint64"""
+        learned = (self.ids >= len(SPECIAL)) & (self.ids < self.state[text_kernels.WORDS])
+        hashes = np.empty(int(self.state[text_kernels.WORDS]) - len(SPECIAL), np.uint64)
         hashes[self.ids[learned] - len(SPECIAL)] = self.hashes[learned]
         return hashes
 
-    def word(self, number: int) -> bytes:
-        """A word that was learned."""
+    def spelling(self, number: int) -> bytes:
         return self.pool[self.starts[number] : self.starts[number + 1]].tobytes()
 
 
-def encode_files(
-    sources: Sources, vocabulary: Vocabulary, progress: Callable[[int], None] | None = None, join: Join = in_memory
-) -> Text:
+def encode_files(sources: Sources, vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory) -> Text:
     """Encode text with a given vocabulary; words outside it become `<UNK>`."""
-    return encode_blocks(_ahead(read_blocks(find_files(sources))), vocabulary, progress, join)
+    return encode_blocks(_read_ahead(read_blocks(find_files(sources))), vocabulary, advance, join)
 
 
 def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Text:
-    """Encode sentences held in memory, one a string; blank ones are skipped, or end a document."""
+    """Encode sentences, one a string; blank strings are skipped, or separate documents."""
     joined = "\n".join(line.replace("\n", " ") for line in lines) + "\n"
     return encode_blocks(iter([joined.encode()]), vocabulary)
 
 
 def encode_sentences(sentences: Iterable[str], vocabulary: Vocabulary) -> Text:
-    """The same, every sentence by itself whatever the vocabulary says of documents."""
+    """Encode sentences, one a string, each as a segment of its own even where `<S>` opens documents."""
     joined = "\n\n".join(line.replace("\n", " ") for line in sentences) + "\n"
     return encode_blocks(iter([joined.encode()]), vocabulary)
 
 
 def encode_blocks(
-    blocks: Iterator[bytes], vocabulary: Vocabulary, progress: Callable[[int], None] | None = None,
-    join: Join = in_memory,
-) -> Text:  # fmt: skip
+    blocks: Iterator[bytes], vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory
+) -> Text:
     encoder = _Encoder(*vocabulary.table, learn=False, documents=vocabulary.document)
 
     def encoded() -> Iterator[np.ndarray]:
         for block in blocks:
             yield from encoder.encode(block)
-            if progress:
-                progress(len(block))
+            advance(len(block))
 
     tokens = join(encoded())
     return Text(tokens, encoder.sentences, encoder.documents_read if vocabulary.document else None)
@@ -216,16 +208,15 @@ def read_corpus(
     min_count: int = 3,
     max_words: int | None = None,
     closed: bool = False,
-    progress: Callable[[int], None] | None = None,
+    advance: Advance = ignore,
     documents: bool = False,
     threads: int = 1,
     join: Join = in_memory,
 ) -> tuple[Text, Vocabulary]:
-    """Read a training text once; learn its vocabulary; encode it.
+    """Read a training text once, learn its vocabulary, and encode it.
 
-    Every thread numbers words in the order that it meets them; in the end all numbers become those of the
-    vocabulary, so that the result does not depend on the threads. Documents may be longer than a block: they are
-    read by one.
+    Each thread numbers the words that it reads. In the end these numbers are replaced by the ids of the vocabulary, so
+    the result does not depend on the number of threads. Documents are read by one thread: they may span blocks.
     """
     encoders = [_Encoder(*word_table(), learn=True, documents=documents) for _ in range(1 if documents else threads)]
     idle: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -238,36 +229,35 @@ def read_corpus(
         idle.put(number)
         return len(block), number, made
 
-    read: list[tuple[int, int]] = []  # which encoder encoded so many tokens
+    chunks: list[tuple[int, int]] = []  # (number of the encoder, tokens)
 
     def encoded() -> Iterator[np.ndarray]:
-        blocks = _ahead(read_blocks(find_files(sources), whole_lines=not documents))
+        blocks = _read_ahead(read_blocks(find_files(sources), whole_lines=not documents))
         for size, number, made in parallel.ordered(encode, blocks, len(encoders)):
-            read.extend((number, len(chunk)) for chunk in made)
+            chunks.extend((number, len(chunk)) for chunk in made)
             yield from made
-            if progress:
-                progress(size)
+            advance(size)
 
     tokens = join(encoded())
     if not any(encoder.sentences for encoder in encoders):
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
-    words, numberings = _merge(encoders, min_count, max_words)
-    ends = np.cumsum([length for _, length in read]).tolist()
+    words, ids = _merge(encoders, min_count, max_words)
+    ends = np.cumsum([length for _, length in chunks]).tolist()
 
-    def renumber(place: int) -> None:
-        number, length = read[place]
-        part = tokens[ends[place] - length : ends[place]]
-        part[:] = numberings[number][part]
+    def renumber(chunk: int) -> None:
+        number, length = chunks[chunk]
+        part = tokens[ends[chunk] - length : ends[chunk]]
+        part[:] = ids[number][part]
 
-    parallel.run(renumber, range(len(read)), len(encoders))
-    found = sum(encoder.documents_read for encoder in encoders)
-    text = Text(tokens, sum(encoder.sentences for encoder in encoders), found if documents else None)
+    parallel.run(renumber, range(len(chunks)), len(encoders))
+    n_documents = sum(encoder.documents_read for encoder in encoders)
+    text = Text(tokens, sum(encoder.sentences for encoder in encoders), n_documents if documents else None)
     return text, Vocabulary(words, closed, documents)
 
 
 def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> tuple[list[str], list[np.ndarray]]:
-    """The words to keep, by decreasing count, equal counts by their spelling; what each encoder's numbers become."""
-    learned = [int(encoder.state[encoder.kernel.WORDS]) for encoder in encoders]
+    """The words to keep, by decreasing count and then spelling, and the id of each encoder's numbers."""
+    learned = [int(encoder.state[text_kernels.WORDS]) for encoder in encoders]
     hashes = [encoder.hashes_of_words() for encoder in encoders]
     distinct, where = np.unique(np.concatenate(hashes), return_inverse=True)
     counts = np.bincount(where, np.concatenate([e.counts[3:n] for e, n in zip(encoders, learned, strict=True)]))
@@ -278,15 +268,15 @@ def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> t
     by_encoder = np.searchsorted(starts, first[kept], "right") - 1
     numbers = first[kept] - starts[by_encoder] + len(SPECIAL)
     spelled = [
-        (-n, encoders[e].word(number), i)
+        (-n, encoders[e].spelling(number), i)
         for n, e, number, i in zip(
             counts[kept].astype(np.int64).tolist(), by_encoder.tolist(), numbers.tolist(), kept.tolist(), strict=True
         )
     ]
-    spelled.sort()  # UTF-8 sorts as its characters do
+    spelled.sort()  # UTF-8 bytes sort like their characters
     spelled = spelled[:max_words]
     final = np.full(len(distinct), UNKNOWN, np.uint32)
     final[[i for _, _, i in spelled]] = np.arange(3, 3 + len(spelled))
     special = np.array([BEGIN, END, UNKNOWN], np.uint32)
-    numberings = [np.concatenate([special, final[where[a:b]]]) for a, b in pairwise(starts)]
-    return b"\n".join(word for _, word, _ in spelled).decode().split("\n") if spelled else [], numberings
+    ids = [np.concatenate([special, final[where[a:b]]]) for a, b in pairwise(starts)]
+    return [word.decode() for _, word, _ in spelled], ids

@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Reading text: files, folders, globs and standard input, decompressed and validated as UTF-8."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from snm.errors import InputError, MissingExtra
 BLOCK = 2 << 20  # bytes read at a time
 STDIN = "-"
 Sources = str | Path | Sequence[str | Path]
-"""Where text comes from: one file, folder, glob or `-` for standard input, or several."""
+"""One file, folder, glob or `-` for standard input, or several of them."""
 _MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
 
 def find_files(sources: Sources) -> list[str]:
-    """The files that `sources` name: files, folders (every file below that is not hidden, sorted), globs, `-`."""
+    """The files that `sources` name. A folder stands for all files below it that are not hidden, sorted."""
     if isinstance(sources, str | Path):
         sources = [sources]
     if not sources:
@@ -50,20 +50,20 @@ def find_files(sources: Sources) -> list[str]:
 
 
 def names(sources: Sources) -> str:
-    """The sources in a message."""
+    """The sources, for a message."""
     return str(sources) if isinstance(sources, str | Path) else ", ".join(map(str, sources))
 
 
 @contextmanager
 def open_text(name: str) -> Iterator[IO[bytes]]:
-    """The file's bytes, decompressed by what its first bytes say."""
+    """Open a file for reading bytes. Its first bytes say whether and how it is compressed."""
     if name == STDIN:
         try:
             handle = sys.stdin.fileno()
-        except OSError:  # no file, as when Python put something else in its place
+        except OSError:  # sys.stdin was replaced by something that is no file
             yield sys.stdin.buffer
             return
-        with open(handle, "rb", closefd=False) as own:  # a thread that waits for Python's own would abort its end
+        with open(handle, "rb", closefd=False) as own:  # Python aborts at exit if a thread still reads from sys.stdin
             yield own
         return
     try:
@@ -82,7 +82,7 @@ def open_text(name: str) -> Iterator[IO[bytes]]:
 
 
 class _ZstReader:
-    """Reads zst frames, and knows when the last one is cut short."""
+    """Reads zst frames, and raises an error if the last one is cut short."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         try:
@@ -92,10 +92,10 @@ class _ZstReader:
         self.raw, self.make = raw, zstandard.ZstdDecompressor
         self.error: type[Exception] = zstandard.ZstdError
         self.frame: Any = None
-        self.left = b""  # of the file, after the frame that ended last
+        self.left = b""  # bytes of the file read after the end of the last frame
 
     def read(self, size: int) -> bytes:
-        """At least a byte, about as many as asked; nothing at the end."""
+        """Read about `size` bytes, at least one; none at the end."""
         while True:
             packed = self.left or self.raw.read(size)
             self.left = b""
@@ -121,7 +121,7 @@ class _ZstReader:
 
 
 def read_lines(sources: Sources) -> Iterator[list[str]]:
-    """Checked lines of text, blank ones too, as many at a time as there are to be had."""
+    """Validated lines of text, blank ones included, as many at a time as are available."""
     for name in find_files(sources):
         rest = ""
         for block in _file_blocks(name, eager=name == STDIN):
@@ -133,14 +133,14 @@ def read_lines(sources: Sources) -> Iterator[list[str]]:
 
 
 def read_blocks(files: Sequence[str], whole_lines: bool = False) -> Iterator[bytes]:
-    """Checked UTF-8 text, cut at white space or between lines, a blank line between files."""
+    """Validated UTF-8 text in blocks cut at white space or between lines; a blank line follows each file."""
     for name in files:
         yield from _file_blocks(name, whole_lines=whole_lines)
         yield b"\n\n"
 
 
 def _file_blocks(name: str, eager: bool = False, whole_lines: bool = False) -> Iterator[bytes]:
-    """`eager` does not wait for a whole block: what a pipe has to give is passed on at once."""
+    """`eager`: do not wait for a whole block, pass on at once what a pipe contains."""
     line, parts, first = 1, [], True
     with open_text(name) as stream:
         read = stream.read1 if eager else stream.read  # type: ignore[attr-defined]
@@ -153,12 +153,12 @@ def _file_blocks(name: str, eager: bool = False, whole_lines: bool = False) -> I
                 data = data[3:]
             first = False
             cut = max(-1 if whole_lines else data.rfind(b" "), data.rfind(b"\n")) + 1
-            if data and not cut:  # a word longer than the block, or a line
+            if data and not cut:  # a word, or a line, longer than a block
                 parts.append(data)
                 continue
             block = b"".join([*parts, data[:cut]])
             if whole_lines and not data and block:
-                block += b"\n"  # at the end of the file
+                block += b"\n"  # the last line of the file lacks one
             parts = [data[cut:]]
             _check(block, name, line)
             line += block.count(b"\n")
@@ -183,7 +183,7 @@ def _check(block: bytes, name: str, line: int) -> None:
 
 
 def plain_size(sources: Sources) -> int:
-    """Bytes of text to read; 0 where that is unknown, as with compressed files and standard input."""
+    """Bytes of text to read; 0 for compressed files and standard input, where it is unknown."""
     files = find_files(sources)
     if any(name == STDIN or Path(name).suffix in (".bz2", ".gz", ".xz", ".zst") for name in files):
         return 0

@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Samples and slices of a text, in whole segments."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from snm.text.encoding import Join, Text, in_memory
 
 
 def draw_sentences(text: Text, events: int, seed: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Whole sentences, or documents, drawn at random until they hold about `events` events.
+    """Draw whole segments at random, with about `events` events in all.
 
-    Of one piece of the text after another, where it lies, and of each of its tokens whether it is in one of them.
+    Yields each piece of the text as a slice of its tokens, with a mask of the tokens that are drawn.
     """
     random, share, seen, drawn = np.random.default_rng(seed), events / max(1, text.events), 0, 0
-    for start, stop in _between_sentences(text):
+    for start, stop in _pieces(text):
         begins = np.flatnonzero(text.tokens[start:stop] == BEGIN)
         lengths = np.diff(np.append(begins, stop - start))
         seen += stop - start - len(begins)
-        chosen = random.permutation(len(lengths))
-        held = np.cumsum(lengths[chosen] - 1)
+        order = random.permutation(len(lengths))
+        events_up_to = np.cumsum(lengths[order] - 1)
         wanted = round(seen * share) - drawn
-        enough = min(int(np.searchsorted(held, wanted)) + 1, len(held)) if wanted > 0 else 0
-        drawn += int(held[enough - 1]) if enough else 0
+        n = min(int(np.searchsorted(events_up_to, wanted)) + 1, len(order)) if wanted > 0 else 0
+        drawn += int(events_up_to[n - 1]) if n else 0
         keep = np.zeros(len(lengths), bool)
-        keep[chosen[:enough]] = True
+        keep[order[:n]] = True
         yield slice(start, stop), np.repeat(keep, lengths)
 
 
-def _between_sentences(text: Text) -> Iterator[tuple[int, int]]:
-    """Pieces of the text, PIECE tokens and up to where the next sentence, or document, begins."""
+def _pieces(text: Text) -> Iterator[tuple[int, int]]:
+    """Ranges of PIECE tokens, each extended to the end of its last segment."""
     start = 0
     while start < len(text.tokens):
         stop = start + encoding.PIECE
@@ -43,38 +43,39 @@ def _between_sentences(text: Text) -> Iterator[tuple[int, int]]:
 
 
 def sample_sentences(text: Text, events: int, seed: int, join: Join = in_memory) -> Text:
-    """The sentences, or documents, that `draw_sentences` draws, in their order; the text itself if they are all."""
+    """The segments that `draw_sentences` draws, in the order of the text; the text itself if that is all of them."""
     if events >= text.events:
         return text
-    units = ends = 0
+    segments = ends = 0
 
     def drawn() -> Iterator[np.ndarray]:
-        nonlocal units, ends
-        for where, chosen in draw_sentences(text, events, seed):
-            tokens = text.tokens[where][chosen]
-            units += int(np.count_nonzero(tokens == BEGIN))
+        nonlocal segments, ends
+        for piece, chosen in draw_sentences(text, events, seed):
+            tokens = text.tokens[piece][chosen]
+            segments += int(np.count_nonzero(tokens == BEGIN))
             ends += int(np.count_nonzero(tokens == END))
             yield tokens
 
     tokens = join(drawn())
-    return Text(tokens, units) if text.documents is None else Text(tokens, ends, units)
+    return Text(tokens, segments) if text.documents is None else Text(tokens, ends, segments)
 
 
 def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
-    """(the rest, a slice of about `events` events), both of whole sentences, or documents, and views of the text.
+    """(the rest, a slice of about `events` events): whole segments, both views of the text.
 
-    The slice is the end of the text: sentences of one document tell of each other, so what is to judge a text is
-    better not mixed with it.
+    The slice is the end of the text, not a sample: sentences of one document resemble each other, and would make
+    held-out text look easier than new text.
     """
-    size, begins, held = 0, *np.empty((2, 0), np.int64)
-    while size < len(text.tokens) and not (held >= events).any():  # more and more of the end is looked at
+    size, begins, events_from = 0, *np.empty((2, 0), np.int64)
+    while size < len(text.tokens) and not (events_from >= events).any():  # read more and more of the end
         size = min(2 * max(size, events, 1), len(text.tokens))
         begins = np.flatnonzero(text.tokens[-size:] == BEGIN)
-        held = size - begins - np.arange(len(begins), 0, -1)  # events from each of them on
-    first = max(int(np.count_nonzero(held >= events)) - 1, int(len(begins) == text.segments))  # the rest has some
+        events_from = size - begins - np.arange(len(begins), 0, -1)
+    first = int(np.count_nonzero(events_from >= events)) - 1
+    first = max(first, int(len(begins) == text.segments))  # the rest has at least one segment
     cut = len(text.tokens) - size + int(begins[first]) if first < len(begins) else len(text.tokens)
     rest, end = text.tokens[:cut], text.tokens[cut:]
-    units, ends = len(begins) - first, int(np.count_nonzero(end == END))
+    segments, ends = len(begins) - first, int(np.count_nonzero(end == END))
     if text.documents is None:
-        return Text(rest, text.segments - units), Text(end, units)
-    return Text(rest, text.sentences - ends, text.segments - units), Text(end, ends, units)
+        return Text(rest, text.segments - segments), Text(end, segments)
+    return Text(rest, text.sentences - ends, text.segments - segments), Text(end, ends, segments)

@@ -16,24 +16,21 @@ from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 _WHITE_SPACE = re.compile(r"[ \t-\r]+")
 ALIASES_OF_UNKNOWN = ("<unk>", "<UNK>")
 MARKERS = ("<s>", "</s>", "<S>", "</S>")
-"""Left out of a text wherever they stand: every sentence has them anyway."""
+"""Skipped wherever they stand in a text: every sentence gets its own."""
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a line: what ASCII white space separates (a no-break space is part of a word), less the markers."""
+    """The words of a line, without markers. ASCII white space separates them; a no-break space is part of a word."""
     return [word for word in _WHITE_SPACE.split(text) if word and word not in MARKERS]
 
 
 class Vocabulary:
-    """An immutable list of words. In a closed vocabulary `<UNK>` is a hole in a context, never predicted."""
+    """An immutable list of words. In a closed vocabulary `<UNK>` occurs in contexts but is never predicted."""
 
     begin, end, unknown = BEGIN, END, UNKNOWN
 
     def __init__(self, words: Iterable[str], closed: bool = False, document: bool = False) -> None:
-        """`words` are those after the three special ones, in the order of their ids.
-
-        `closed`: `<UNK>` is never predicted. `document`: `<S>` opens a document, not a sentence.
-        """
+        """`words`: all but the three special ones, in the order of their ids. `document`: `<S>` opens a document."""
         self._lines = "".join(word + "\n" for word in (*SPECIAL, *words)).encode()
         self.closed, self.document = closed, document
         self._size = self._lines.count(b"\n")
@@ -43,7 +40,7 @@ class Vocabulary:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """All words in the order of their ids, made at the first use: 250,000 take a tenth of a second."""
+        """All words in the order of their ids. Lazy: 250,000 words take a tenth of a second."""
         return tuple(self._lines.decode().split("\n")[:-1])
 
     def __eq__(self, other: object) -> bool:
@@ -55,12 +52,11 @@ class Vocabulary:
 
     @property
     def never_a_target(self) -> int:
-        """Id of the word that no event predicts, beside `<S>`."""
+        """Id of the word that, beside `<S>`, is no target."""
         return UNKNOWN if self.closed else BEGIN
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Of every word its id, made at the first use."""
         return {w: i for i, w in enumerate(self.words)} | dict.fromkeys(ALIASES_OF_UNKNOWN, UNKNOWN)
 
     def id_of(self, word: str) -> int:
@@ -71,7 +67,7 @@ class Vocabulary:
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hash table of the words' bytes: (hashes uint64, ids uint32), built at the first use."""
+        """See `word_table`."""
         return word_table(self._lines.split(b"\n", len(SPECIAL))[-1])
 
     def write(self, path: Path) -> None:
@@ -79,16 +75,18 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: Path, closed: bool, document: bool) -> Vocabulary:
-        """A file that `write` wrote."""
-        made = cls([], closed, document)
-        made._lines = path.read_bytes()
-        made._size = made._lines.count(b"\n")
-        return made
+        """Read a file that `write` wrote."""
+        vocabulary = cls([], closed, document)
+        vocabulary._lines = path.read_bytes()
+        vocabulary._size = vocabulary._lines.count(b"\n")
+        return vocabulary
 
 
 def word_table(lines: bytes = b"") -> tuple[np.ndarray, np.ndarray]:
-    """A table of words, one a line, with ids from 3 up, of the aliases of `<UNK>`, and of the markers."""
+    """A hash table of words, aliases of `<UNK>` and markers: hashes (size,) uint64, ids (size,) uint32.
 
+    `lines`: the words, one a line, whose ids are 3 and up.
+    """
     size = 1 << max(6, (4 * lines.count(b"\n")).bit_length())
     hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
     for alias in ALIASES_OF_UNKNOWN:
@@ -100,13 +98,13 @@ def word_table(lines: bytes = b"") -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ends(lines: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of lines, and where each ends."""
+    """The bytes of lines (uint8), and where each line ends (int64)."""
     data = np.frombuffer(lines, np.uint8)
     return data, np.flatnonzero(data == ord("\n"))
 
 
 def read_word_list(path: Path) -> list[str]:
-    """A user's vocabulary: one word a line, in any order; repeats and the special words are dropped."""
+    """Read a user's vocabulary, one word a line; repeats and special words are dropped."""
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:

@@ -1,14 +1,14 @@
-"""ARPA files: backoff models as text, the form that all n-gram toolkits exchange.
+"""ARPA files: backoff models as text, the format that n-gram toolkits exchange.
 
-A model holds no n-grams, only their keys; but every context of n words is an n-gram that ends in its last word,
-so all n-grams can be found from the words up: the links of a context are n-grams, and these are the contexts
-one word longer.
+A model has the keys of its n-grams, not their words. They are enumerated from the unigrams up: the n-grams of one
+length are the contexts of the next, and the links of a context with its words are n-grams.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -23,19 +23,22 @@ from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.manifest import describe_rows
+from snm.progress import Advance, ignore
 from snm.text.files import open_text
 from snm.text.vocabulary import Vocabulary
 
 NAMES = {BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
-LINES_AT_PER_TIME = 1 << 16
-NEVER = "-99"  # log10 of no probability, by convention
+LINES_PER_WRITE = 1 << 16
+LOG_ZERO = -99.0  # log10 of probability 0, by convention
 
 
+@dataclass
 class Level:
-    """All n-grams of one length, with log10 of their probabilities and of their backoffs as contexts."""
+    """All n-grams of one length."""
 
-    def __init__(self, words: np.ndarray, probabilities: np.ndarray, backoffs: np.ndarray) -> None:
-        self.words, self.probabilities, self.backoffs = words, probabilities, backoffs  # (n, length), (n,), (n,)
+    words: np.ndarray  # (n, length) uint32
+    probabilities: np.ndarray  # (n,): log10
+    backoffs: np.ndarray  # (n,): log10 of the n-gram's backoff weight as a context
 
 
 def levels(model: BackoffModel) -> Iterator[Level]:
@@ -43,7 +46,7 @@ def levels(model: BackoffModel) -> Iterator[Level]:
     order = model.extractor.n_templates
     targets, p = model.row(0)
     words = np.concatenate([[BEGIN], targets]).astype(np.uint32)[:, None]
-    logs = np.concatenate([[float(NEVER)], np.log10(p)])
+    logs = np.concatenate([[LOG_ZERO], np.log10(p)])
     for length in range(1, order + 1):
         rows = model.rows_of(words) if length < order else np.full(len(words), -1)
         weights = model.backoffs[np.maximum(rows, 0)].astype(np.float64)
@@ -56,8 +59,8 @@ def levels(model: BackoffModel) -> Iterator[Level]:
         logs = np.log10(model.link_probabilities[links].astype(np.float64))
 
 
-def write_arpa(model: BackoffModel, stream: IO[str], advance: Callable[[int], None] = lambda n: None) -> None:
-    """Write a backoff model as ARPA text."""
+def write_arpa(model: BackoffModel, stream: IO[str], advance: Advance = ignore) -> None:
+    """Write a backoff model as ARPA text; `advance` receives numbers of n-grams."""
     names = [NAMES.get(i, word) for i, word in enumerate(model.vocabulary.words)]
     counts = np.bincount(np.repeat(model.layout.type_of(model.index.features), np.diff(model.offsets)))
     stream.write("\\data\\\n")
@@ -66,8 +69,8 @@ def write_arpa(model: BackoffModel, stream: IO[str], advance: Callable[[int], No
     for length, level in enumerate(levels(model), 1):
         stream.write(f"\n\\{length}-grams:\n")
         last = length == len(counts)
-        for start in range(0, len(level.words), LINES_AT_PER_TIME):
-            part = slice(start, start + LINES_AT_PER_TIME)
+        for start in range(0, len(level.words), LINES_PER_WRITE):
+            part = slice(start, start + LINES_PER_WRITE)
             stream.writelines(_lines(level, part, names, last))
             advance(len(level.words[part]))
     stream.write("\n\\end\\\n")
@@ -80,16 +83,14 @@ def _lines(level: Level, part: slice, names: list[str], last: bool) -> Iterator[
         yield f"{p:.7g}\t{text}\n" if last or words[-1] == END else f"{p:.7g}\t{text}\t{backoff:.7g}\n"
 
 
-def read_arpa(
-    path: str | Path, output: str | Path, force: bool = False, advance: Callable[[int], None] = lambda n: None
-) -> BackoffModel:
-    """Turn an ARPA file into a model. Without `<unk>` in it, the vocabulary is closed."""
+def read_arpa(path: str | Path, output: str | Path, force: bool = False, advance: Advance = ignore) -> BackoffModel:
+    """Convert an ARPA file to a model, whose vocabulary is closed if the file has no `<unk>`."""
     with storage.ModelWriter(output, force) as writer:
         vocabulary, read = _parse(Path(path), advance)
         spec = FeatureSpec(f"ngram(0..{len(read) - 1})")
         n_links = sum(len(level.words) for level in read)
         extractor = Extractor(spec, KeyLayout.for_work(len(vocabulary), len(spec.types), n_links), vocabulary)
-        links = [_links(extractor, level, vocabulary) for level in read]
+        links = [_links(extractor, level) for level in read]
         keys, targets, p = (np.concatenate(parts) for parts in zip(*links, strict=True))
         order = np.lexsort((targets, keys))
         keys, targets, p = keys[order], targets[order], p[order]
@@ -99,7 +100,8 @@ def read_arpa(
         offsets = np.append(starts, len(keys))
         for name, dtype, values in (
             ("features", "<u8", features), ("offsets", "<i8", offsets), ("targets", "<u4", targets),
-            ("probabilities", "<f4", p), ("backoffs", "<f4", backoffs), ("index", index.directory.dtype.str, index.directory),
+            ("probabilities", "<f4", p), ("backoffs", "<f4", backoffs),
+            ("index", index.directory.dtype.str, index.directory),
         ):  # fmt: skip
             writer.array(name, dtype).append(values)
         vocabulary.write(writer.folder / storage.VOCABULARY)
@@ -111,7 +113,7 @@ def read_arpa(
     return BackoffModel(output)
 
 
-def _parse(path: Path, advance: Callable[[int], None]) -> tuple[Vocabulary, list[Level]]:
+def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
     read: list[Level] = []
     ids: dict[str, int] = {}
     with open_text(str(path)) as raw:
@@ -133,17 +135,19 @@ def _parse(path: Path, advance: Callable[[int], None]) -> tuple[Vocabulary, list
                     words[found] = [ids[word] for word in gram]
                     values[found] = float(parts[0]), float(rest[0]) if rest else 0.0
                 except (KeyError, ValueError):
-                    raise FormatError(f"{path}, {length}-grams: {line!r} has a word or number that is none") from None
+                    raise FormatError(
+                        f"{path}, {length}-grams: cannot read {line!r}; expected numbers, and words of the 1-grams"
+                    ) from None
                 found += 1
                 advance(1)
             if found != n:
-                raise FormatError(f"{path}: {found:,} {length}-grams; its head says {n:,}")
+                raise FormatError(f"{path}: {found:,} {length}-grams; expected {n:,}, as its header says")
             read.append(Level(words, values[:, 0], values[:, 1]))
     return _renumber(ids, read)
 
 
 def _renumber(ids: dict[str, int], read: list[Level]) -> tuple[Vocabulary, list[Level]]:
-    """The vocabulary, and the n-grams with its ids instead of those of the file."""
+    """The vocabulary, and the n-grams with its ids in place of the ids by order of appearance."""
     special = {"<s>": BEGIN, "</s>": END, "<unk>": UNKNOWN, "<S>": BEGIN, "</S>": END, "<UNK>": UNKNOWN}
     plain = [word for word in ids if word not in special]
     closed = not any(special.get(word) == UNKNOWN for word in ids)
@@ -165,7 +169,7 @@ def _header(lines: IO[str], path: Path) -> list[int]:
             return counts
         elif counts or (text and text != "\\data\\"):
             break
-    raise FormatError(f"{path} is no ARPA file; expected \\data\\ and lines such as 'ngram 1=1000' first")
+    raise FormatError(f"{path} is not an ARPA file; expected \\data\\ and lines such as 'ngram 1=1000' first")
 
 
 def _section(lines: IO[str], length: int, path: Path) -> Iterator[str]:
@@ -181,27 +185,28 @@ def _section(lines: IO[str], length: int, path: Path) -> Iterator[str]:
         yield text
 
 
-def _links(extractor: Extractor, level: Level, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys of the contexts, targets and probabilities of the n-grams of a level; those that predict `<s>` left out."""
+def _links(extractor: Extractor, level: Level) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Context keys, targets and probabilities of a level's n-grams, without those that predict `<s>`."""
     keep = level.words[:, -1] != BEGIN
     words = level.words[keep]
     return extractor.context_keys(words[:, :-1]), words[:, -1], 10.0 ** level.probabilities[keep]
 
 
 def _backoffs(extractor: Extractor, read: list[Level], features: np.ndarray, path: str | Path) -> np.ndarray:
-    """The backoff weight of every row; 1 where the file has none."""
+    """The backoff weight of each row; 1 where the file has none. (rows,)"""
     backoffs = np.ones(len(features), np.float64)
     for level in read[:-1]:
         keys = extractor.context_keys(level.words)
         rows = np.minimum(np.searchsorted(features, keys), len(features) - 1)
         found = features[rows] == keys
         if (~found & (level.backoffs != 0)).any():
-            raise FormatError(f"{path}: a backoff weight of an n-gram that no longer one begins with; expected 0")
+            raise FormatError(f"{path}: an n-gram that begins no longer one has a backoff weight; expected 0 or none")
         backoffs[rows[found]] = 10.0 ** level.backoffs[found]
     return backoffs
 
 
 def require_backoff(model: object, path: str) -> BackoffModel:
+    """The model, if it is a backoff model; else raise an error."""
     if not isinstance(model, BackoffModel):
-        raise SettingsError(f"{path} is no backoff model; only those (kn, katz, sbo) can be written as ARPA")
+        raise SettingsError(f"{path} is not a backoff model; only those (kn, katz, sbo) can be written as ARPA")
     return model

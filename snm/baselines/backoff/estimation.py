@@ -1,4 +1,7 @@
-"""Backoff models on disk: a probability for every link, and a backoff weight for every row."""
+"""What the estimators of backoff models take and return.
+
+A backoff model has a probability for each link and a backoff weight for each row.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from snm.text.encoding import Text
 
 @dataclass(frozen=True)
 class Training:
-    """What an estimator works with: a text and its counts. The slots are the contexts of 0, 1, 2 … words."""
+    """A text and its counts. The templates are the contexts of 0, 1, 2 … words."""
 
     text: Text
     extractor: Extractor
@@ -28,12 +31,14 @@ class Training:
 
     @property
     def orders(self) -> np.ndarray:
-        """Context words of every row. (rows,) uint16"""
+        """Context words of each row. (rows,) uint16"""
         return self.extractor.layout.type_of(self.counts.features)
 
     def sum_shorter(self, probabilities: np.ndarray) -> np.ndarray:
-        """Of every row the sum, over its words, of their probabilities one context word shorter. (rows,) float64"""
+        """For each row, the sum of its targets' probabilities after the context without its first word.
 
+        (links,) to (rows,) float64
+        """
         tokens = self.text.tokens
         sums = np.zeros(len(self.counts.features), np.float64)
 
@@ -43,15 +48,15 @@ class Training:
                 backoff_kernels.sum_shorter(q, keys, tokens[start:stop], self.index, self.counts, probabilities, sums)
                 bar(stop - start)
 
-        columns = range(1, self.extractor.n_templates)
-        with self.progress("backing off", len(tokens) * len(columns)) as bar:
-            parallel.run(work, columns, self.threads)  # one thread a column: no two write to the same row
+        templates = range(1, self.extractor.n_templates)
+        with self.progress("backing off", len(tokens) * len(templates)) as bar:
+            parallel.run(work, templates, self.threads)  # one thread a template: no two write to the same row
         return sums
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A backoff model of given counts, what there is to know of it, and what a user should be told."""
+    """An estimated model, its entry of the manifest, and warnings for the user."""
 
     probabilities: np.ndarray  # (links,) float32
     backoffs: np.ndarray  # (rows,) float32

@@ -1,10 +1,13 @@
 """Interpolated Kneser-Ney, modified (three discounts an order) or with the original single discount.
 
-As KenLM's `lmplz` estimates it: the highest order has plain counts, lower orders the number of distinct
-words that precede an n-gram, but plain counts for those that begin with `<S>`; discounts are
-Chen and Goodman's, of each order; unigrams are interpolated with the uniform distribution over all words
-but `<S>`, and a word that was not seen has that part alone. Like `lmplz`, the statistics that discounts are made
-of take the n-gram that it sorts last by its plain count, see `_last_by_plain_count`.
+Estimated as KenLM's `lmplz` does:
+
+- The highest order has plain counts. Lower orders have continuation counts, the number of distinct words that precede
+  an n-gram; n-grams that begin with `<S>` keep plain counts.
+- Discounts are Chen and Goodman's, one set for each order. Their statistics count one n-gram by its plain count, see
+  `_last_by_plain_count`.
+- Unigrams are interpolated with the uniform distribution over all words but `<S>`. A word that was not seen has the
+  uniform part alone.
 """
 
 from __future__ import annotations
@@ -17,21 +20,21 @@ from snm.kernels import backoff as backoff_kernels
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 
 FALLBACK = (0.5, 1.0, 1.5)
-"""Discounts of an order whose own are undefined or out of range; `lmplz --discount_fallback` has the same."""
+"""Discounts of an order whose own are undefined or out of range; the same as `lmplz --discount_fallback`."""
 
 
 def estimate(t: Training, modified: bool = True) -> Estimate:
-    """Kneser-Ney for the counts of a text."""
-
+    """Estimate a Kneser-Ney model."""
     counts, orders = t.counts, t.orders
     rows, links = len(counts.features), len(counts.targets)
     adjusted = _adjusted_counts(t, orders)
     discounts, fallen_back = _discounts(t, orders, adjusted, modified)
     shares, backoffs = np.empty(links, np.float32), np.empty(rows, np.float32)
-    parallel.run(
-        lambda part: backoff_kernels.discount_rows(*part, counts.offsets, orders, adjusted, discounts, shares, backoffs),
-        parallel.shares(0, rows, 8 * t.threads), t.threads,
-    )  # fmt: skip
+
+    def discount(part: tuple[int, int]) -> None:
+        backoff_kernels.discount_rows(*part, counts.offsets, orders, adjusted, discounts, shares, backoffs)
+
+    parallel.run(discount, parallel.shares(0, rows, 8 * t.threads), t.threads)
     probabilities = np.zeros(links, np.float32)
     words = int(counts.offsets[1])
     probabilities[:words] = shares[:words] + backoffs[0] / words
@@ -47,7 +50,6 @@ def estimate(t: Training, modified: bool = True) -> Estimate:
 
 
 def _interpolate(t: Training, shares: np.ndarray, backoffs: np.ndarray, probabilities: np.ndarray) -> None:
-
     tokens = t.text.tokens
 
     def work(block: tuple[int, int]) -> None:
@@ -63,9 +65,8 @@ def _interpolate(t: Training, shares: np.ndarray, backoffs: np.ndarray, probabil
 
 def _adjusted_counts(t: Training, orders: np.ndarray) -> np.ndarray:
     """Plain counts of the highest order, continuation counts of the others. (links,) uint32"""
-
     tokens, counts, highest = t.text.tokens, t.counts, t.extractor.n_templates - 1
-    if highest == 0:  # the row of the unigrams has words that were not seen
+    if highest == 0:  # the empty feature's row gives a count of 1 to words that were not seen
         seen = np.bincount(tokens, minlength=len(t.extractor.vocabulary))
         unigrams: np.ndarray = seen[counts.targets].astype(np.uint32)
         return unigrams
@@ -78,25 +79,24 @@ def _adjusted_counts(t: Training, orders: np.ndarray) -> np.ndarray:
             bar(stop - start)
 
     with t.progress("continuing", len(tokens) * highest) as bar:
-        parallel.run(work, range(highest), t.threads)  # one thread a column: no two write to the same link
+        parallel.run(work, range(highest), t.threads)  # one thread a template: no two write to the same link
     plain = np.repeat(orders == highest, np.diff(counts.offsets))
     found: np.ndarray = np.where(plain, counts.link_counts, np.rint(adjusted)).astype(np.uint32)
     return found
 
 
 def _discounts(t: Training, orders: np.ndarray, adjusted: np.ndarray, modified: bool) -> tuple[np.ndarray, list[int]]:
-    """Of every order what is taken off a count of 0, 1, 2 and more; and the orders that fell back."""
-
+    """discounts[order, n] of counts n = 0, 1, 2 and more; and the orders that use the fallback. (orders, 4)"""
     n_orders = t.extractor.n_templates
-    found = np.zeros((n_orders, 5), np.int64)
-    backoff_kernels.count_of_counts(0, len(orders), t.counts.offsets, orders, adjusted, found)
+    statistics = np.zeros((n_orders, 5), np.int64)
+    backoff_kernels.count_of_counts(0, len(orders), t.counts.offsets, orders, adjusted, statistics)
     for order, (continued, plain) in enumerate(_last_by_plain_count(t.text.tokens, n_orders)):
         if continued < 5:
-            found[order, continued] -= 1
+            statistics[order, continued] -= 1
         if plain < 5:
-            found[order, plain] += 1
+            statistics[order, plain] += 1
     discounts, fallen_back = np.zeros((n_orders, 4), np.float64), []
-    for order, (_, n1, n2, n3, n4) in enumerate(found.tolist()):
+    for order, (_, n1, n2, n3, n4) in enumerate(statistics.tolist()):
         made = _chen_goodman(n1, n2, n3, n4) if modified else _single(n1, n2)
         if made is None:
             made = FALLBACK if modified else (FALLBACK[0],) * 3
@@ -106,27 +106,27 @@ def _discounts(t: Training, orders: np.ndarray, adjusted: np.ndarray, modified: 
 
 
 def _last_by_plain_count(tokens: np.ndarray, n_orders: int) -> list[tuple[int, int]]:
-    """(continuation count, plain count) of the n-gram that `lmplz` sorts last, of each order below the highest.
+    """(continuation count, plain count) of the n-gram that `lmplz` sorts last, for each order below the highest.
 
-    `lmplz` numbers words as it meets them and sorts n-grams by their last word, then the one before it, and so on.
-    When it is through it enters the n-grams that the last one ends in into its statistics by their plain counts,
-    all others by their continuation counts. On WikiText-2 that moves a discount of the unigrams by 0.0007, and
-    probabilities by up to 8e-5; so as to agree with it to the last digit we do the same.
+    `lmplz` numbers words in the order of the text and sorts n-grams by their last word, then by the one before it, and
+    so on. Its statistics count the suffixes of the last n-gram by their plain counts, all other n-grams by their
+    continuation counts. On WikiText-2 this changes a discount of the unigrams by 0.0007 and probabilities by up to
+    8e-5. We do the same, so that our probabilities agree with `lmplz` to the last digit.
     """
     words, first = np.unique(tokens, return_index=True)
-    met = np.zeros(int(words[-1]) + 1, np.int64)
-    met[words[np.argsort(first)]] = np.arange(3, 3 + len(words))
+    rank = np.zeros(int(words[-1]) + 1, np.int64)  # lmplz's number of each word
+    rank[words[np.argsort(first)]] = np.arange(3, 3 + len(words))
     for number, special in enumerate((UNKNOWN, BEGIN, END)):
-        if special < len(met):
-            met[special] = number
-    at = np.flatnonzero(tokens == words[np.argmax(met[words])])  # where the word stands that it met last
-    inside = np.ones(len(at), bool)  # whether the n-gram there is in the sentence, and the one we look for
+        if special < len(rank):
+            rank[special] = number
+    ends = np.flatnonzero(tokens == words[np.argmax(rank[words])])  # positions of the word with the last number
+    last = np.ones(len(ends), bool)  # whether the n-gram that ends there is the last one
     pairs = []
     for order in range(1, n_orders):
-        before = tokens[at - order]
-        pairs.append((len(np.unique(before[inside])), int(inside.sum())))
-        inside &= met[before] == met[before[inside]].max()
-        if tokens[at[inside][0] - order] == BEGIN:
+        before = tokens[ends - order]
+        pairs.append((len(np.unique(before[last])), int(last.sum())))
+        last &= rank[before] == rank[before[last]].max()
+        if tokens[ends[last][0] - order] == BEGIN:
             break
     return pairs
 

@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Backoff models on disk: reading and scoring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from snm.scoring.model import RowModel
 
 
 class BackoffModel(RowModel):
-    """P(w | h) of the longest context of h that knows w, times the backoffs of the longer ones that do not."""
+    """P(w | h): the probability of w in the longest context of h with a link to w, times the longer ones' backoffs."""
 
     kind = "backoff"
 
@@ -27,10 +27,9 @@ class BackoffModel(RowModel):
         self.offsets, self.targets = self._array("offsets"), self._array("targets")
         self.index = RowIndex(self._array("features"), self._array("index"), np.uint64(m["low"]), np.uint64(m["shift"]))
         if (len(self.backoffs) + 1, len(self.link_probabilities)) != (len(self.offsets), len(self.targets)):
-            raise FormatError(f"{self.path}: the arrays do not fit together; restore or rebuild the model")
+            raise FormatError(f"{self.path}: the lengths of its arrays do not match; restore or rebuild the model")
 
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
-
         out = np.zeros(len(tokens), np.float64)
         values = self.link_probabilities, self.backoffs
 
@@ -48,12 +47,11 @@ class BackoffModel(RowModel):
         return self.targets[links], self.link_probabilities[links]
 
     def rows_of(self, contexts: np.ndarray) -> np.ndarray:
-        """Row of every context, given as word ids from left to right, -1 where there is none. (n, words) to (n,)"""
+        """Row of each context, given as word ids from left to right; -1 where there is none. (n, words) to (n,)"""
         return self._find(self.extractor.context_keys(contexts)[None, :])[:, 0]
 
     def _find(self, keys: np.ndarray) -> np.ndarray:
-        """Row of every key, -1 where there is none. (slots, events) to (events, slots)"""
-
+        """Row of each key; -1 where there is none. (templates, events) to (events, templates)"""
         rows = np.empty(keys.T.shape, np.int64)
         row_kernels.find_rows(keys, self.index, rows)
         return rows
@@ -70,10 +68,10 @@ class BackoffModel(RowModel):
     def faults(self) -> Iterator[tuple[bool, str]]:
         features, offsets, targets = self.index.features, self.offsets, self.targets
         yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
-        disorder = offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()
-        yield bool(disorder), "the rows' offsets are not in order"
-        falls = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
-        yield not np.isin(falls, offsets, assume_unique=True).all(), "the links of a row are not in order"
+        unordered = offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()
+        yield bool(unordered), "the rows' offsets are not in order"
+        descents = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
+        yield not np.isin(descents, offsets, assume_unique=True).all(), "the links of a row are not in order"
         yield bool(targets.max() >= len(self.vocabulary)), "a target is not in the vocabulary"
         index = build_row_index(features)
         same = index.low == self.index.low and index.shift == self.index.shift

@@ -1,11 +1,10 @@
-"""TODO: docstring."""
+"""Checkpoints of the training of a neural model: a folder beside the model's."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from snm.errors import FormatError, SettingsError
 
 
 def checkpoint_folder(output: Path) -> Path:
-    """Where the training of a model that will be in `output` leaves what it needs to go on."""
+    """The folder of the checkpoint of a model that will be written to `output`."""
     return output.with_name(output.name + ".checkpoint")
 
 
@@ -26,9 +25,10 @@ def clear_checkpoint(output: Path) -> None:
 
 
 class Checkpoint:
-    """A folder beside a model that is being trained. It is whole whenever it is there, and of one run only."""
+    """The checkpoint of one run. The folder is replaced by renaming, so it is always complete."""
 
     def __init__(self, output: Path, run: dict[str, Any]) -> None:
+        """`run`: settings and digests of the texts, by which a run is recognised."""
         self.folder, self.run = checkpoint_folder(output), run
 
     def save(self, fit: Fit) -> None:
@@ -45,24 +45,22 @@ class Checkpoint:
         shutil.rmtree(old, ignore_errors=True)
 
     def restore(self, fit: Fit) -> bool:
-        """Whether there was one to go on from."""
+        """Resume from the checkpoint; False if there is none."""
         if not self.folder.exists():
             return False
         try:
             state = json.loads((self.folder / "state.json").read_text())
             found, report = state["run"], FitReport(**state["report"])
-            arrays = {path.name.removesuffix(".npy"): np.load(path) for path in self._arrays()}
+            arrays = {path.name.removesuffix(".npy"): np.load(path) for path in self.folder.glob("*.npy")}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{self.folder} is no checkpoint ({error}); delete it to train from the start") from error
+            message = f"{self.folder} is not a checkpoint ({error}); delete it to train from the start"
+            raise FormatError(message) from error
         different = [name for name in self.run if found.get(name) != self.run[name]]
         if different:
             what = ", ".join(f"{name} was {found.get(name)}, is {self.run[name]}" for name in different)
             raise SettingsError(
-                f"{self.folder} is the checkpoint of another run: {what}; give the same text and options to go on, "
+                f"{self.folder} is the checkpoint of another run: {what}; give the same text and options to resume it, "
                 f"or delete it to train from the start"
             )
         fit.restore(report, arrays)
         return True
-
-    def _arrays(self) -> Iterator[Path]:
-        return self.folder.glob("*.npy")

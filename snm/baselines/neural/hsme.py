@@ -1,4 +1,4 @@
-"""Maximum entropy over hashed features of n-grams, with a hierarchical softmax."""
+"""HSME: maximum entropy over hashed n-gram features, with a hierarchical softmax. Scoring on a CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from snm.layouts.tokens import BEGIN, END
 
 
 class TreeOutput:
-    """Binary decisions, from the state and from hashed features."""
+    """Hierarchical softmax: binary decisions from the state and from hashed features."""
 
     def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.tree = Tree(arrays["word_up"], arrays["node_up"])
@@ -25,13 +25,11 @@ class TreeOutput:
         self.weights = table, shift, arrays["scales"], arrays["starts"], vectors
 
     def _hashes(self, tokens: np.ndarray) -> np.ndarray:
-
         hashes = np.empty((len(tokens), self.order), np.uint64)
         tree_kernels.hash_contexts(tokens, BEGIN, hashes)
         return hashes
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
-
         out = np.empty(len(tokens), np.float64)
         tree_kernels.score_words(
             tokens, self._hashes(tokens), *self.weights, states, self.tree.word_up, self.tree.node_up, out
@@ -39,7 +37,6 @@ class TreeOutput:
         return out
 
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
-
         hashes = self._hashes(np.append(context, np.uint32(END)))[-1]
         out = np.empty(len(self.tree.word_up), np.float64)
         tree_kernels.score_all(hashes, *self.weights, state, self.tree.word_up, self.tree.node_up, out)
@@ -47,14 +44,14 @@ class TreeOutput:
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         node_up, word_up = self.tree.node_up, self.tree.word_up
-        own = np.arange(len(node_up))
-        yield bool((node_up[1:] >> 1 >= own[1:]).any() or node_up[0] != -1), "a node of the tree is not below another"
+        unordered = (node_up[1:] >> 1 >= np.arange(1, len(node_up))).any() or node_up[0] != -1
+        yield bool(unordered), "a node of the tree precedes its parent"
         sides = np.concatenate([node_up[1:], word_up[word_up >= 0]])
-        yield not np.array_equal(np.sort(sides), np.arange(2 * len(node_up))), "the tree is not whole"
+        yield not np.array_equal(np.sort(sides), np.arange(2 * len(node_up))), "the tree is incomplete"
 
 
 class HsmeModel(NeuralModel):
-    """Binary decisions from hashed features alone."""
+    """A hierarchical softmax over hashed features, without a recurrent layer."""
 
     kind = "hsme"
 

@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Neural models on disk: reading, and scoring with NumPy or, on a GPU, with PyTorch."""
 
 from __future__ import annotations
 
@@ -18,49 +18,48 @@ from snm.layouts.tokens import BEGIN, END
 from snm.model import LanguageModel
 from snm.text.vocabulary import Vocabulary
 
-ROWS = 32
-"""Sentences that are scored side by side. A matrix product always has this many rows, whatever there is to
-score, so that a sentence's score does not depend on what else is scored: other shapes round differently."""
-SENTENCES = 1024  # scored at a time where there is no layer
+ROWS_PER_PRODUCT = 32
+"""Rows of every matrix product, sentences or events. The number is fixed, because products of other shapes round
+differently: the score of a sentence must not depend on the other sentences."""
+SENTENCES_PER_CALL = 1024  # without a recurrent layer
 
 
 def shape_text(shape: dict[str, Any]) -> str:
-    """A network in words."""
+    """One line that describes a network."""
     parts = [f"{shape['cell'].upper()} of {shape['hidden']:,} units"] if shape["hidden"] else []
     if shape["order"]:
-        parts.append(f"maximum entropy over hashed features of n-grams up to order {shape['order']}")
+        parts.append(f"maximum entropy over hashed n-gram features up to order {shape['order']}")
     output = "a tree of binary decisions" if shape["softmax"] == "tree" else "an adaptive softmax"
     return f"{' with '.join(parts)}, {output}"
 
 
 class Layer(Protocol):
-    """A recurrent layer, a step at a time, for ROWS sentences side by side."""
+    """A recurrent layer that runs over ROWS_PER_PRODUCT sentences together, word by word."""
 
     def start(self) -> tuple[np.ndarray, ...]:
-        """The memory before a sentence; its first array is the state. (ROWS, hidden)"""
+        """The memory before a sentence; its first array is the hidden state. (ROWS_PER_PRODUCT, hidden) each"""
 
     def step(self, words: np.ndarray, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """The memory after one more word in every row."""
+        """The memory after one more word in each row."""
 
 
 class Output(Protocol):
-    """Probabilities from states."""
+    """Computes probabilities from hidden states."""
 
     @property
-    def tree(self) -> Tree | None:
-        """Where there is one."""
+    def tree(self) -> Tree | None: ...
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """P of every token of whole sentences, each in the state before it; 0 of `<S>`. (tokens,)"""
+        """P of each token of whole sentences, given the state before it; 0 for `<S>`. (tokens,) float64"""
 
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """P of every word after a context that led to this state. (words,)"""
+        """P of each word after a context and the state that it led to. (words,) float64"""
 
     def faults(self) -> Iterator[tuple[bool, str]]: ...
 
 
 class NeuralModel(LanguageModel):
-    """A network on disk. `device` says where texts are scored: `cpu`, with NumPy, or `cuda`, with PyTorch."""
+    """A neural model on disk. `device` is where it scores texts: `cpu` with NumPy, or `cuda` with PyTorch."""
 
     def __init__(self, path: str | Path) -> None:
         self.path, self.device = Path(path), "cpu"
@@ -84,7 +83,7 @@ class NeuralModel(LanguageModel):
 
     @abstractmethod
     def _parts(self) -> tuple[Layer | None, Output]:
-        """What computes states, and what computes probabilities from them."""
+        """The recurrent layer, if there is one, and the output."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}: {shape_text(self.shape)}, {len(self.vocabulary):,} words>"
@@ -95,25 +94,22 @@ class NeuralModel(LanguageModel):
         out = np.zeros(len(tokens), np.float64)
         begins = np.flatnonzero(tokens == BEGIN)
         lengths = np.diff(np.append(begins, len(tokens)))
-        order = np.argsort(-lengths, kind="stable")  # sentences of one length do not wait for each other
-        at_once = ROWS if self.layer is not None else SENTENCES
-        groups = [order[i : i + at_once] for i in range(0, len(order), at_once)]
+        order = np.argsort(-lengths, kind="stable")  # sentences of similar length together
+        size = ROWS_PER_PRODUCT if self.layer is not None else SENTENCES_PER_CALL
+        groups = [order[i : i + size] for i in range(0, len(order), size)]
 
-        def work(rows: np.ndarray) -> None:
-            firsts = np.cumsum(lengths[rows]) - lengths[rows]
-            places = np.arange(lengths[rows].sum()) + np.repeat(begins[rows] - firsts, lengths[rows])
-            states = self._states(tokens, begins[rows], lengths[rows])
-            out[places] = self.output.score(tokens[places], states)
+        def work(group: np.ndarray) -> None:
+            firsts = np.cumsum(lengths[group]) - lengths[group]
+            positions = np.arange(lengths[group].sum()) + np.repeat(begins[group] - firsts, lengths[group])
+            states = self._states(tokens, begins[group], lengths[group])
+            out[positions] = self.output.score(tokens[positions], states)
 
         with threadpool_limits(1, "blas"):  # threads are over groups of sentences
             parallel.run(work, groups, threads)
         return out
 
     def _states(self, tokens: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Of every token of some sentences, one after another, the hidden state before it. (tokens, hidden)
-
-        Nothing is known before `<S>`: its own state is empty.
-        """
+        """The hidden state before each token of some sentences, in their order; 0 before `<S>`. (tokens, hidden)"""
         states = np.zeros((int(lengths.sum()), self.shape["hidden"]), np.float32)
         if self.layer is None:
             return states
@@ -121,7 +117,7 @@ class NeuralModel(LanguageModel):
         memory = self.layer.start()
         for t in range(int(lengths.max()) - 1):
             rows = np.flatnonzero(lengths > t + 1)
-            words = np.zeros(ROWS, np.int64)
+            words = np.zeros(ROWS_PER_PRODUCT, np.int64)
             words[rows] = tokens[begins[rows] + t]
             memory = self.layer.step(words, memory)
             states[firsts[rows] + t + 1] = memory[0][rows]
@@ -133,7 +129,6 @@ class NeuralModel(LanguageModel):
         return self.output.distribution(tokens[:-1], states[-1])
 
     def move_to(self, engine: str) -> None:
-
         self.device = device_of(engine)
 
     def _on_gpu(self, tokens: np.ndarray) -> np.ndarray:
@@ -146,5 +141,5 @@ class NeuralModel(LanguageModel):
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         for name, array in self.arrays.items():
-            yield not np.isfinite(array).all(), f"{name} holds what is no number"
+            yield not np.isfinite(array).all(), f"{name} has a number that is not finite"
         yield from self.output.faults()

@@ -1,7 +1,7 @@
-"""The neural models' networks in PyTorch: what is trained, on a GPU or a CPU.
+"""The networks in PyTorch, for training on a GPU or a CPU and for scoring on a GPU.
 
-A network gives log P of every target of a batch of sentences. It is a recurrent layer or none, below one of two
-outputs: a tree of binary decisions with hashed features of the context beside the layer, or an adaptive softmax.
+A network computes log P of the targets of a batch of sentences. It has a recurrent layer or none, and one of two
+outputs: a hierarchical softmax, which also uses hashed features of the context, or an adaptive softmax.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from snm.baselines.neural.tree import Tree
 from snm.layouts.tokens import BEGIN
 from snm.tensors.hashing import MULTIPLIER, extend, mix64, shift_right
 
-DENSE_NODES = 1024  # of the tree, whose scores are one matrix product: nine tenths of the ways lead through them
-CUTS = 8192, 65536  # words of the adaptive softmax's first part, and of its first two
-SPREAD = 0.05  # of the weights at the start
+DENSE_NODES = 1024  # nodes whose scores are computed by one matrix product: nine tenths of the steps of all paths
+CUTS = 8192, 65536  # words before the adaptive softmax's first and second tail
+INITIAL_DEVIATION = 0.05  # of word vectors
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network is, beside its weights. `order` is 0 where there are no features, `hidden` where no layer."""
+    """The description of a network in the manifest."""
 
     words: int
     never_a_target: int
     cell: str | None
-    hidden: int
+    hidden: int  # units; 0 without a recurrent layer
     embedding: int
     softmax: str
-    order: int
+    order: int  # of the hashed features; 0 without them
     slots: int
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """First and last word, and one more, of the parts of the adaptive softmax; of all words with a tree."""
+        """[first, end) of the parts of the vocabulary: head and tails of an adaptive softmax; with a tree, one part."""
         edges = [0, *(cut for cut in CUTS if cut < self.words and self.softmax == "adaptive"), self.words]
         return list(pairwise(edges))
 
 
 class Network(nn.Module):
-    """All that Adam trains, the table of feature weights, which AdaGrad does, and their scales, learned last."""
+    """Parameters, which Adam trains; a table of feature weights, which AdaGrad trains; and scales of these weights."""
 
     def __init__(self, shape: Shape, tree: Tree | None, device: str) -> None:
         super().__init__()
@@ -79,18 +79,18 @@ class Network(nn.Module):
         return torch.from_numpy(array).to(self.device)
 
     def start(self, counts: np.ndarray, odds: np.ndarray | None, seed: int) -> None:
-        """Weights at random, and scores that begin at the words' frequencies."""
+        """Initialise weights at random, and biases such that the network predicts the words' frequencies."""
         random = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for name, p in self.named_parameters():
                 if name.startswith(("layer.weight", "projection")):
                     p.copy_((torch.rand(p.shape, generator=random) * 2 - 1) * p.shape[1] ** -0.5)
                 elif name.startswith("vectors"):
-                    p.copy_(torch.randn(p.shape, generator=random) * SPREAD)
+                    p.copy_(torch.randn(p.shape, generator=random) * INITIAL_DEVIATION)
                 else:
                     p.zero_()
             if self.shape.cell == "lstm":
-                self.layer.bias_ih_l0[self.shape.hidden : 2 * self.shape.hidden] = 1.0  # what is known is kept at first
+                self.layer.bias_ih_l0[self.shape.hidden : 2 * self.shape.hidden] = 1.0  # of the forget gate
             if odds is not None:
                 self.starts.copy_(self._tensor(odds))
             else:
@@ -102,7 +102,7 @@ class Network(nn.Module):
     # -- the layer
 
     def states(self, inputs: Tensor, dropout: float = 0.0, random: torch.Generator | None = None) -> Tensor | None:
-        """The hidden state after every word of sentences that begin with it. (rows, length, hidden)"""
+        """The hidden state after each word of a batch; None without a recurrent layer. (rows, length, hidden)"""
         if not self.shape.hidden:
             return None
         x = self._look_up(inputs)
@@ -112,7 +112,7 @@ class Network(nn.Module):
     def _look_up(self, words: Tensor) -> Tensor:
         found = []
         for part, (a, b) in zip(self.vectors, self.shape.bounds, strict=True):
-            # words of other parts are spread over this one: all on one row would make its gradient slow to add up
+            # words of other parts are spread over this one: on a single row, adding up its gradient would be slow
             vectors = F.embedding((words - a) % (b - a), part)
             found.append(vectors if b - a == self.shape.words else vectors * ((words >= a) & (words < b))[..., None])
         return torch.stack(found).sum(0) if len(found) > 1 else found[0]
@@ -120,7 +120,7 @@ class Network(nn.Module):
     # -- the outputs
 
     def loss(self, inputs: Tensor, targets: Tensor, states: Tensor | None, features: Features | None) -> Tensor:
-        """-log P of every target, 0 where the target is below 0. (rows * length,)"""
+        """-log P of each target; 0 where the target is below 0. (rows * length,)"""
         flat = None if states is None else states.reshape(-1, self.shape.hidden)
         if self.shape.softmax == "adaptive":
             assert flat is not None
@@ -144,39 +144,41 @@ class Network(nn.Module):
         return loss
 
     def _tree_loss(self, targets: Tensor, states: Tensor | None, features: Features | None) -> Tensor:
-        side, events, scores, brought = self.decisions(targets, states, features)
-        if features is not None and brought is not None:
-            scores = scores + features.sum_up(brought)
+        side, events, scores, weights = self.decisions(targets, states, features)
+        if features is not None and weights is not None:
+            scores = scores + features.sum_up(weights)
         losses = F.softplus(torch.where(side > 0, -scores, scores))
         return torch.zeros(len(targets), device=self.device).index_add(0, events, losses)
 
     def decisions(
         self, targets: Tensor, states: Tensor | None, features: Features | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Of every node on the targets' ways: the side taken, which target's it is, its score, and, apart, what each
-        feature brings to that. (nodes,) three times, (nodes, order)"""
-        steps, events = self.ways(targets)
+        """The decisions on the targets' paths: side, event, score without features, and weight of each feature.
+
+        (decisions,) each, and (decisions, order); an event is the number of a target.
+        """
+        steps, events = self._paths(targets)
         node, side = steps >> 1, steps & 1
-        scores = self.starts.index_select(0, node)  # whose gradient adds up without sorting, as that of [] does not
+        scores = self.starts.index_select(0, node)  # unlike [], it adds up its gradient without sorting
         if states is not None:
             scores = scores + self._node_scores(node, events, states)
         return side, events, scores, None if features is None else features.weights(node, events)
 
-    def ways(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The steps of all targets' ways up the tree, and which target each is of; none for a target below 0."""
+    def _paths(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The steps of all targets' paths up the tree, and the event of each step; no steps for a target below 0."""
         known = targets.clamp(min=0)
         begins = self.path_starts[known]
         lengths = torch.where(targets < 0, 0, self.path_starts[known + 1] - begins)
         events = torch.repeat_interleave(torch.arange(len(targets), device=self.device), lengths)
         first = torch.cumsum(lengths, 0) - lengths
-        places = torch.arange(len(events), device=self.device) + (begins - first)[events]
-        return self.path_steps[places], events
+        positions = torch.arange(len(events), device=self.device) + (begins - first)[events]
+        return self.path_steps[positions], events
 
     def _node_scores(self, node: Tensor, events: Tensor, states: Tensor) -> Tensor:
-        """Products of nodes' vectors with states: of the frequent nodes all, of the others those asked for."""
+        """Products of nodes' vectors with states: all products with frequent nodes, and the needed ones with others."""
         dense = min(DENSE_NODES, len(self.nodes))
-        all_of = F.linear(states, self.nodes[:dense])
-        scores = all_of.reshape(-1).index_select(0, events * dense + node.clamp(max=dense - 1)).float()
+        products = F.linear(states, self.nodes[:dense])
+        scores = products.reshape(-1).index_select(0, events * dense + node.clamp(max=dense - 1)).float()
         if dense == len(self.nodes):
             return scores
         rare = torch.nonzero(node >= dense)[:, 0]
@@ -186,19 +188,19 @@ class Network(nn.Module):
     # -- on disk
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Every array of the model, and its name."""
+        """(name, array) of all arrays of the model."""
         for name, p in self.named_parameters():
             yield name, p.detach().cpu().numpy()
         for name, tensor in self.tables().items():
             yield name, tensor.cpu().numpy()
 
     def fill(self, arrays: dict[str, np.ndarray]) -> None:
-        """The reverse."""
+        """Set the weights to the arrays of a model."""
         for name, tensor in {**dict(self.named_parameters()), **self.tables()}.items():
             tensor.detach().copy_(torch.from_numpy(np.array(arrays[name])))
 
     def tables(self) -> dict[str, Tensor]:
-        """What autograd does not see."""
+        """The tensors that autograd does not train."""
         return {} if self.table is None else {"table": self.table, "scales": self.scales}
 
 
@@ -210,7 +212,7 @@ def _drop(x: Tensor, dropout: float, random: torch.Generator | None) -> Tensor:
 
 
 def hash_contexts(inputs: Tensor, order: int) -> Tensor:
-    """After every word of sentences, the hash of the contexts of 0, 1, 2 … words; 0 where there is none. (…, order)"""
+    """Hashes of the contexts of 0, 1, 2 … words after each word; 0 where there is none. (rows, length, order)"""
     words = mix64(inputs + 1)
     chains = [torch.zeros_like(words)]
     for a in range(1, order):
@@ -223,42 +225,43 @@ def hash_contexts(inputs: Tensor, order: int) -> Tensor:
 
 
 class Features:
-    """A batch's hashed features: their part of the scores, and AdaGrad's step when the gradient of that is known.
+    """The hashed features of a batch: their part of the scores, and the AdaGrad step that trains their weights."""
 
-    While the weights are trained (`fixed` is False) the scales are left out.
-    """
-
-    def __init__(self, network: Network, inputs: Tensor, fixed: bool = False) -> None:
+    def __init__(self, network: Network, inputs: Tensor, scaled: bool = False) -> None:
+        """`scaled`: multiply weights by the scales, which is left out in training."""
         assert network.table is not None
-        self.table, self.scales, self.fixed = network.table, network.scales, fixed
+        self.table, self.scales, self.scaled = network.table, network.scales, scaled
         self.shift = 64 - (len(network.table) - 1).bit_length()
         self.hashes = hash_contexts(inputs, network.shape.order).reshape(-1, network.shape.order)
         self.sums: Tensor | None = None
 
     def weights(self, node: Tensor, events: Tensor) -> Tensor:
-        """What every feature brings to the scores of nodes. (nodes, order)"""
+        """The weight of each feature for each decision; 0 where there is no such context. (decisions, order)"""
         hashes = self.hashes[events]
-        self.there = hashes != 0
+        self.present = hashes != 0
         self.slots = shift_right(hashes + (node * MULTIPLIER)[:, None], self.shift)
-        return self.table[self.slots] * self.there
+        return self.table[self.slots] * self.present
 
     def sum_up(self, weights: Tensor) -> Tensor:
-        """The features' part of the scores. (nodes,)"""
-        if self.fixed:
+        """The features' part of the scores. (decisions,)"""
+        if self.scaled:
             return weights @ self.scales
         self.sums = weights.sum(1).requires_grad_()
         return self.sums
 
     def step(self, rate: float, scale: float, gradient: Tensor, squares: Tensor) -> None:
-        """A step of AdaGrad by the whole batch's gradient; `gradient` is a table of zeros, and is again after it."""
+        """Take an AdaGrad step. `gradient` is a table of zeros, and is all zero again afterwards.
+
+        The scores' gradient is multiplied by `scale`.
+        """
         assert self.sums is not None
         assert self.sums.grad is not None
         with torch.no_grad():
-            slots = self.slots[self.there]
-            each = (self.sums.grad * scale)[:, None].expand(self.there.shape)[self.there]
+            slots = self.slots[self.present]
+            each = (self.sums.grad * scale)[:, None].expand(self.present.shape)[self.present]
             gradient.index_add_(0, slots, each)
             summed = gradient[slots]
-            # a slot that comes up several times is written several times, with one and the same value
+            # a slot that occurs several times is written several times, with the same value
             total = squares[slots] + summed * summed
             squares[slots] = total
             self.table[slots] = self.table[slots] - rate * summed / total.sqrt()

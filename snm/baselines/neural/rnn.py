@@ -1,19 +1,20 @@
-"""Recurrent networks: the benchmark's, jointly with maximum entropy over hashed features, or an LSTM."""
+"""Recurrent networks: an RNN trained jointly with hashed n-gram features, or an LSTM. Scoring on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from snm.baselines.neural.hsme import TreeOutput
-from snm.baselines.neural.model import ROWS, NeuralModel, Output
+from snm.baselines.neural.model import ROWS_PER_PRODUCT, NeuralModel, Output
 from snm.layouts.tokens import BEGIN
 
 
 class RnnModel(NeuralModel):
-    """A recurrent layer below a tree of binary decisions or an adaptive softmax."""
+    """A recurrent layer with a hierarchical or an adaptive softmax."""
 
     kind = "rnn"
 
@@ -23,24 +24,23 @@ class RnnModel(NeuralModel):
 
 
 class RecurrentLayer:
-    """Elman's recurrent layer, or an LSTM's."""
+    """An Elman or LSTM layer."""
 
     def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.hidden, self.cell = shape["hidden"], shape["cell"]
-        self.vectors = [arrays[name] for name in sorted(arrays) if name.startswith("vectors.")]
-        self.edges = np.cumsum([0, *(len(part) for part in self.vectors)])
+        self.vectors, self.edges = _word_vectors(arrays)
         both = np.concatenate([arrays["layer.weight_ih_l0"], arrays["layer.weight_hh_l0"]], axis=1)
         self.weights = np.ascontiguousarray(both.T)
         self.bias = arrays["layer.bias_ih_l0"] + arrays["layer.bias_hh_l0"]
 
     def start(self) -> tuple[np.ndarray, ...]:
-        empty = np.zeros((ROWS, self.hidden), np.float32)
+        empty = np.zeros((ROWS_PER_PRODUCT, self.hidden), np.float32)
         return empty, empty
 
     def step(self, words: np.ndarray, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """(state, cell) after one more word in every row."""
+        """(state, cell) after one more word in each row."""
         state, cell = memory
-        given = np.empty((ROWS, len(self.weights)), np.float32)
+        given = np.empty((ROWS_PER_PRODUCT, len(self.weights)), np.float32)
         for part, low in zip(self.vectors, self.edges, strict=False):
             rows = np.flatnonzero((words >= low) & (words < low + len(part)))
             given[rows, : part.shape[1]] = part[words[rows] - low]
@@ -48,9 +48,15 @@ class RecurrentLayer:
         z = given @ self.weights + self.bias
         if self.cell == "rnn":
             return np.tanh(z), cell
-        enter, keep, new, leave = np.split(z, 4, axis=1)
-        cell = _sigmoid(keep) * cell + _sigmoid(enter) * np.tanh(new)
-        return _sigmoid(leave) * np.tanh(cell), cell
+        input_gate, forget_gate, new, output_gate = np.split(z, 4, axis=1)
+        cell = _sigmoid(forget_gate) * cell + _sigmoid(input_gate) * np.tanh(new)
+        return _sigmoid(output_gate) * np.tanh(cell), cell
+
+
+def _word_vectors(arrays: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
+    """The word vectors of each part of the vocabulary, and the edges of the parts."""
+    vectors = [arrays[name] for name in sorted(arrays) if name.startswith("vectors.")]
+    return vectors, [0, *accumulate(map(len, vectors))]
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -59,13 +65,12 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 class SoftmaxOutput:
-    """An adaptive softmax: a part for frequent words, and one for each band of rarer ones."""
+    """Adaptive softmax: the head has the frequent words and one entry for each tail, a tail has rarer words."""
 
     tree = None
 
     def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        self.vectors = [arrays[name] for name in sorted(arrays) if name.startswith("vectors.")]
-        self.edges = np.cumsum([0, *(len(part) for part in self.vectors)]).tolist()
+        self.vectors, self.edges = _word_vectors(arrays)
         self.projection = np.ascontiguousarray(arrays["projection"].T)
         self.biases, parts = arrays["biases"], arrays["parts"]
         self.head = np.concatenate([self.vectors[0], parts[:, :-1]]).T.copy()
@@ -85,7 +90,7 @@ class SoftmaxOutput:
         return np.exp(out)
 
     def _head(self, z: np.ndarray) -> np.ndarray:
-        """Scores of the frequent words, then of the bands of rarer ones. (rows, words and bands)"""
+        """Scores of the frequent words, then of the tails. (rows, words + tails)"""
         scores: np.ndarray = _product(z, self.head) + self.head_bias
         return scores
 
@@ -106,23 +111,23 @@ class SoftmaxOutput:
 
 
 def _tiles(rows: np.ndarray) -> Iterator[np.ndarray]:
-    for i in range(0, len(rows), ROWS):
-        yield rows[i : i + ROWS]
+    for i in range(0, len(rows), ROWS_PER_PRODUCT):
+        yield rows[i : i + ROWS_PER_PRODUCT]
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a @ b, ROWS rows at a time."""
-    padded = np.zeros((-len(a) % ROWS + len(a), a.shape[1]), a.dtype)
+    """a @ b, ROWS_PER_PRODUCT rows at a time."""
+    padded = np.zeros((-len(a) % ROWS_PER_PRODUCT + len(a), a.shape[1]), a.dtype)
     padded[: len(a)] = a
-    parts = [padded[i : i + ROWS] @ b for i in range(0, len(padded), ROWS)]
+    parts = [tile @ b for tile in _tiles(padded)]
     made: np.ndarray = np.concatenate(parts)[: len(a)] if len(parts) > 1 else parts[0][: len(a)]
     return made
 
 
 def _log_softmax(scores: np.ndarray, columns: np.ndarray | None = None) -> np.ndarray:
-    """log P from scores: of one column of every row, (rows,), or of all, (rows, n). float64
+    """log P of the given column of each row, (rows,), or of all columns, (rows, n). float64
 
-    Exponentials are added up in double precision, so that probabilities sum to one.
+    Exponentials are summed in double precision, so that probabilities sum to one.
     """
     largest = scores.max(axis=1)
     sums = np.log(np.exp(scores - largest[:, None]).sum(axis=1, dtype=np.float64)) + largest

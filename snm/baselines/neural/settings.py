@@ -1,4 +1,4 @@
-"""TODO: docstring."""
+"""Settings of neural models."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ OUTPUTS = ("tree", "adaptive")
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """What a neural model can be asked for; None is what the text's size or the model says.
+    """Settings of a neural model. None: chosen by the model and the size of the text."""
 
-    `cell` is `rnn` (the benchmark's) or `lstm`, `softmax` the output: `tree` (binary decisions, with hashed features of
-    n-grams; an RNN's and HSME's) or `adaptive` (an LSTM's). `batch` is in events, `checkpoint` in seconds.
-    """
-
-    cell: str = "rnn"
-    hidden: int = 256
-    softmax: str | None = None
+    cell: str = "rnn"  # or lstm
+    hidden: int = 256  # units
+    softmax: str | None = None  # tree, with hashed n-gram features (default for rnn and hsme), or adaptive (for lstm)
     passes: int | None = None
     rate: float | None = None
-    batch: int | None = None
+    batch: int | None = None  # events
     dropout: float | None = None
-    slots: int | None = None
-    checkpoint: float = 600.0
+    slots: int | None = None  # of the table of feature weights
+    checkpoint: float = 600.0  # seconds between checkpoints, 0 for none
 
     def __post_init__(self) -> None:
         for name, low in (("hidden", 1), ("passes", 0), ("batch", 1), ("slots", 2), ("checkpoint", 0)):

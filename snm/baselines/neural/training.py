@@ -1,13 +1,9 @@
-"""Neural models: settings, the road from text to a folder, and scores of a folder on a CPU.
-
-A model is scored with NumPy and Numba; PyTorch is needed to train one, and to score it on a GPU.
-"""
+"""Training of a neural model, from a text to the arrays of its folder; default settings."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +16,7 @@ from snm.baselines.neural.networks import Network, Shape
 from snm.baselines.neural.settings import NetworkSettings
 from snm.baselines.neural.tree import Tree
 from snm.errors import SettingsError
-from snm.progress import Progress, silent
+from snm.progress import Notify, Progress, ignore, silent
 from snm.storage import ModelWriter
 from snm.text.classes import CLASSES, FREQUENT, learn_classes
 from snm.text.classes import PASSES as CLASS_PASSES
@@ -29,29 +25,28 @@ from snm.text.vocabulary import Vocabulary
 
 __all__ = ["clear_checkpoint", "fit_settings", "make_network", "train_network"]
 
-ORDERS = {"hsme": 5, "rnn": 9}  # the benchmark's
+ORDERS = {"hsme": 5, "rnn": 9}  # those of the benchmark
 PASSES = {"hsme": 2, "rnn": 6}
-FEATURE_PASSES = 1  # of an RNN's features, its last
+FEATURE_PASSES = 1  # of an RNN: the last ones
 RATES = {"rnn": 0.001, "lstm": 0.002}  # of Adam
 FEATURE_RATE = 0.3  # of AdaGrad
-LARGEST_EMBEDDING = 512
+MAX_EMBEDDING = 512
 STEPS_PER_PASS = 1500
-BATCHES = 256, 32768  # events a step, at least and at most
-SLOTS_PER_TOKEN = {"hsme": 8, "rnn": 16}  # of the table of feature weights; the benchmark's models have 8 and 25
-SLOTS = 1 << 16, 1 << 30
+MIN_BATCH, MAX_BATCH = 256, 32768  # events a step
+SLOTS_PER_TOKEN = {"hsme": 8, "rnn": 16}  # of the table of feature weights; 8 and 25 in the benchmark
+MIN_SLOTS, MAX_SLOTS = 1 << 16, 1 << 30
 LITTLE_TEXT = 10_000_000  # tokens
 DROPOUT = {"rnn": (0.3, 0.1), "lstm": (0.5, 0.1)}  # on little text, and on more
 
 
 def train_network(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, dev: Text, vocabulary: Vocabulary,
-    writer: ModelWriter, device: str, progress: Progress = silent, notify: Callable[[str], None] = lambda message: None,
+    writer: ModelWriter, device: str, progress: Progress = silent, notify: Notify = ignore,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train a network on a text and write its arrays; what the manifest is to say of it.
+    """Train a network on a text and write its arrays; return its entries of the manifest.
 
-    `dev` says which pass is best. `writer`'s path is where the model will be: the checkpoint is beside it.
+    `dev` is the held-out text that chooses the best pass. The checkpoint lies beside `writer.path`.
     """
-
     network, tree = make_network(model, how, order, seed, text, vocabulary, device, progress)
     size = sum(array.size for _, array in network.arrays())
     settings = fit_settings(model, how, seed, text.events)
@@ -60,7 +55,7 @@ def train_network(
     run = {name: hashlib.sha256(t.tokens.tobytes()).hexdigest()[:16] for name, t in (("text", text), ("dev", dev))}
     checkpoint = Checkpoint(writer.path, {**run, **asdict(network.shape), **asdict(settings)})
     if checkpoint.restore(fit):
-        notify(f"going on from {checkpoint.folder}, in pass {fit.report.passes + 1} of {settings.passes}")
+        notify(f"resuming from {checkpoint.folder}, in pass {fit.report.passes + 1} of {settings.passes}")
     report = fit.run(lambda: checkpoint.save(fit), how.checkpoint or math.inf)
     if report.perplexities:
         steps = " → ".join(f"{p:.2f}" for p in report.perplexities)
@@ -82,7 +77,7 @@ def make_network(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary,
     device: str, progress: Progress = silent,
 ) -> tuple[Network, Tree | None]:  # fmt: skip
-    """A network before training, and its tree where it has one."""
+    """An untrained network, and its tree if it has one."""
 
     shape = _shape(model, how, order, text, vocabulary)
     counts = np.bincount(text.tokens, minlength=len(vocabulary))
@@ -97,13 +92,12 @@ def make_network(
 
 
 def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> FitSettings:
-    """How a network is trained on so many events, where nothing else is asked for."""
-
+    """The settings of a run over `events` events; those that `how` leaves open have their defaults."""
     passes = PASSES[model] if how.passes is None else how.passes
     return FitSettings(
         passes=passes,
         feature_passes=passes if model == "hsme" else min(FEATURE_PASSES, passes),
-        batch=how.batch or int(np.clip(events // STEPS_PER_PASS, *BATCHES)),
+        batch=how.batch or int(np.clip(events // STEPS_PER_PASS, MIN_BATCH, MAX_BATCH)),
         rate=how.rate or RATES[how.cell],
         feature_rate=(how.rate if model == "hsme" else None) or FEATURE_RATE,
         dropout=DROPOUT[how.cell][events >= LITTLE_TEXT] if how.dropout is None else how.dropout,
@@ -112,22 +106,21 @@ def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> Fi
 
 
 def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, vocabulary: Vocabulary) -> Shape:
-
     hidden = 0 if model == "hsme" else how.hidden
     output = how.output_of(model)
     if output == "adaptive" and (order or how.slots):
-        raise SettingsError("an adaptive softmax has no features of n-grams; leave out order and slots")
+        raise SettingsError("an adaptive softmax has no n-gram features; leave out order and slots")
     order = (order or ORDERS[model]) if output == "tree" else 0
     least = SLOTS_PER_TOKEN[model] * text.events
-    slots = how.slots or int(np.clip(1 << (least - 1).bit_length(), *SLOTS))
+    slots = how.slots or int(np.clip(1 << (least - 1).bit_length(), MIN_SLOTS, MAX_SLOTS))
     if slots & (slots - 1):
-        raise SettingsError(f"slots is {slots:,}; expected a power of two for a table of features")
+        raise SettingsError(f"slots is {slots:,}; expected a power of two")
     return Shape(
         len(vocabulary),
         vocabulary.never_a_target,
         how.cell if hidden else None,
         hidden,
-        min(hidden, LARGEST_EMBEDDING),
+        min(hidden, MAX_EMBEDDING),
         output,
         order,
         slots if order else 0,

@@ -1,8 +1,8 @@
-"""A binary tree over the words, as hierarchical softmax has it, and the hashed features of its nodes.
+"""The binary tree of a hierarchical softmax.
 
-P(w | h) is the product, over the inner nodes on the way from the root to w, of the probability of turning there to the
-side of w: a logistic function of the node's score after h. Whatever the scores, the probabilities of all words sum
-to one, and a frequent word costs few scores.
+P(w | h) is a product over the inner nodes on the path from the root to w. Each factor is the probability of the side
+that the path takes: a logistic function of the node's score after h. The probabilities of all words sum to one for
+any scores, and frequent words have short paths.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ NO_LEAF = -1
 
 @dataclass(frozen=True)
 class Tree:
-    """Inner nodes are numbered by falling count, so that the root is 0 and parents precede children.
+    """The tree as steps from children to parents.
 
-    `word_up` and `node_up` hold of every word and node 2 * parent + side; `NO_LEAF` for words that are never a target
-    and for the root.
+    A step is 2 * parent + side. Inner nodes are numbered by falling count, so the root is 0 and parents come before
+    their children.
     """
 
-    word_up: np.ndarray  # (words,) int32
-    node_up: np.ndarray  # (nodes,) int32
+    word_up: np.ndarray  # (words,) int32: the step from each word; NO_LEAF for words that are never a target
+    node_up: np.ndarray  # (nodes,) int32: the step from each inner node; NO_LEAF for the root
 
     def __len__(self) -> int:
         return len(self.node_up)
 
     @classmethod
     def build(cls, counts: np.ndarray, classes: np.ndarray, never_a_target: int) -> tuple[Tree, np.ndarray]:
-        """The tree of words with these counts, and of every node the log odds of its side 1. (nodes,) float32
+        """The tree of words with these counts, and the log odds of side 1 of each node. (nodes,) float32
 
-        Words of one class are below one node: Huffman's trees of the classes' words hang from Huffman's tree of the
-        classes. A word that was not seen counts once.
+        Words of one class are below one node: a Huffman tree over the classes, with a Huffman tree over the words of
+        each class. A word that was not seen counts once.
         """
         leaves = np.setdiff1d(np.arange(len(counts)), [BEGIN, never_a_target])
         leaves = leaves[np.lexsort((np.maximum(counts[leaves], 1), classes[leaves]))]
@@ -50,7 +50,6 @@ class Tree:
     @classmethod
     def _number(cls, merges: _Merges, leaves: np.ndarray, words: int) -> tuple[Tree, np.ndarray]:
         sums = np.array(merges.counts[len(leaves) :])
-        # by falling count: a parent counts more than either child, so that it comes first
         rank = np.empty(len(sums), np.int64)
         rank[np.argsort(-sums, kind="stable")] = np.arange(len(sums))
         word_up, node_up = np.full(words, NO_LEAF, np.int32), np.full(len(sums), NO_LEAF, np.int32)
@@ -65,7 +64,7 @@ class Tree:
         return cls(word_up, node_up), odds
 
     def paths(self) -> tuple[np.ndarray, np.ndarray]:
-        """The way from every word w up to the root, as values of `word_up`: `steps[starts[w]:starts[w + 1]]`."""
+        """(starts, steps): the path from word w up to the root is steps[starts[w]:starts[w + 1]]."""
         levels, words = [], [np.flatnonzero(self.word_up != NO_LEAF)]
         up = self.word_up[words[0]]
         while len(up):
@@ -73,36 +72,34 @@ class Tree:
             up = self.node_up[up >> 1]
             words.append(words[-1][up != NO_LEAF])
             up = up[up != NO_LEAF]
-        everyone = np.concatenate(words[: len(levels)])
-        order = np.argsort(everyone, kind="stable")
+        word_of_step = np.concatenate(words[: len(levels)])
+        order = np.argsort(word_of_step, kind="stable")
         starts = np.zeros(len(self.word_up) + 1, np.int64)
-        np.cumsum(np.bincount(everyone, minlength=len(self.word_up)), out=starts[1:])
+        np.cumsum(np.bincount(word_of_step, minlength=len(self.word_up)), out=starts[1:])
         return starts, np.concatenate(levels)[order]
 
 
 class _Merges:
-    """Huffman's algorithm. Things are numbered leaves first, then inner nodes in the order they are made."""
+    """Huffman's algorithm. Nodes are numbered: first the leaves, then inner nodes in the order of their creation."""
 
     def __init__(self, counts: list[int]) -> None:
         self.counts = counts
         self.pairs: list[tuple[int, int]] = []
 
-    def merge(self, things: list[int]) -> int:
-        """Put things of rising counts below one node; its number."""
-        made: list[int] = []  # by rising count too, so that the least is at the front of one of the two
-        thing = inner = 0
-        while thing + inner < len(things) + len(made) - 1:
+    def merge(self, nodes: list[int]) -> int:
+        """Merge nodes of rising counts into one tree; return the number of its root."""
+        made: list[int] = []  # of rising counts too, so the next smallest node is at the front of one of the two lists
+        i = inner = 0
+        while i + inner < len(nodes) + len(made) - 1:
             pair = []
             for _ in range(2):
-                if inner >= len(made) or (
-                    thing < len(things) and self.counts[things[thing]] <= self.counts[made[inner]]
-                ):
-                    pair.append(things[thing])
-                    thing += 1
+                if inner >= len(made) or (i < len(nodes) and self.counts[nodes[i]] <= self.counts[made[inner]]):
+                    pair.append(nodes[i])
+                    i += 1
                 else:
                     pair.append(made[inner])
                     inner += 1
             made.append(len(self.counts))
             self.pairs.append((pair[0], pair[1]))
             self.counts.append(self.counts[pair[0]] + self.counts[pair[1]])
-        return made[-1] if made else things[0]
+        return made[-1] if made else nodes[0]

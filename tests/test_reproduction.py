@@ -1,4 +1,4 @@
-"""The paper's tables on a small corpus: trained once, taken up where it was left."""
+"""The paper's tables on a small corpus; results are kept and used again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import InputError, SettingsError
 from snm.evaluation import speed
 from snm.reproduction.plots import plot_frontier
-from snm.reproduction.tables import TABLES, settings_of
+from snm.reproduction.tables import TABLES, Limits, settings_of
 from snm.reproduction.workspace import Workspace, find_texts
 from tests.test_cli import fails, run
 
@@ -52,7 +52,7 @@ def test_every_table(workspace: Workspace, name: str) -> None:
             assert row["test / KN5"] == 1
 
 
-def test_what_is_there_is_taken(workspace: Workspace, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_models_are_used_again(workspace: Workspace, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = workspace.table("table2")
 
     def no(*args: object, **more: object) -> None:
@@ -63,9 +63,7 @@ def test_what_is_there_is_taken(workspace: Workspace, corpus: Path, monkeypatch:
     assert not list(workspace.folder.glob("*.model")), "models are not kept unless asked for"
 
 
-def test_networks_are_left_out_where_they_cannot_be_trained(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_are_left_out_without_torch(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("snm.reproduction.workspace.find_spec", lambda name: None)
     monkeypatch.setattr("snm.reproduction.workspace.speed", lambda path, text: 1000.0)
     said: list[str] = []
@@ -77,7 +75,7 @@ def test_networks_are_left_out_where_they_cannot_be_trained(
     assert "hsme5, lstm1024, rnn1024, rnn256, rnn512: PyTorch is not installed" in line
 
 
-def test_some_models_alone(corpus: Path, tmp_path: Path) -> None:
+def test_chosen_models_only(corpus: Path, tmp_path: Path) -> None:
     work = Workspace(tmp_path / "w", corpus)
     work.train_only(["kn5"], ["table1"])
     assert work.figures.keys() == {"corpus", "kn5"}
@@ -85,9 +83,9 @@ def test_some_models_alone(corpus: Path, tmp_path: Path) -> None:
         work.train_only(["rnn256"], ["table1"])
 
 
-def test_results_of_another_run_are_taken(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
+def test_results_of_another_folder_are_used(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
     before = workspace.row(TABLES["table1"][0])
-    other = Workspace(tmp_path / "w", corpus, prune=2)
+    other = Workspace(tmp_path / "w", corpus, limits=Limits(prune=2))
     other.take(workspace.folder)
     assert other.row(TABLES["table1"][0]) == before
     assert "snm5" not in other.figures, "it depends on --prune"
@@ -98,7 +96,7 @@ def test_results_of_another_run_are_taken(workspace: Workspace, corpus: Path, tm
         other.take(tmp_path)
 
 
-def test_speed(model_path: Path, corpus: Path) -> None:
+def test_speeds_are_measured(model_path: Path, corpus: Path) -> None:
     assert speed(model_path, corpus / "test.txt") > 100
 
 
@@ -110,12 +108,14 @@ def test_the_frontier_is_drawn(workspace: Workspace, tmp_path: Path) -> None:
 
 def test_every_model_of_the_tables_has_settings() -> None:
     names = {name for lines in TABLES.values() for line in lines for name in line.members}
-    assert settings_of("kn7") == {"model": "kn", "order": 7}
-    assert settings_of("hsme5") == {"model": "hsme", "order": 5}
-    assert settings_of("lstm512") == {"model": "rnn", "network": NetworkSettings(cell="lstm", hidden=512)}
-    assert settings_of("snm10-skip")["gate"] == 0, "the paper has none"
-    assert settings_of("snm10-skip")["training"].metafeatures == MetafeatureSet.parse("all", link_buckets="double")
-    masks = {name: len(settings_of(name)["training"].metafeatures.conjunctions) for name in names if "doubled" in name}
+    assert (settings_of("kn7").model, settings_of("kn7").order) == ("kn", 7)
+    assert (settings_of("hsme5").model, settings_of("hsme5").order) == ("hsme", 5)
+    assert settings_of("lstm512").network == NetworkSettings(cell="lstm", hidden=512)
+    assert settings_of("snm10-skip").gate == 0, "the paper has none"
+    expected = MetafeatureSet.parse("all", "double", "double", merge=False)
+    assert settings_of("snm10-skip").training.metafeatures == expected
+    assert len(expected.masks()) == 127
+    masks = {name: len(settings_of(name).training.metafeatures.conjunctions) for name in names if "doubled" in name}
     assert len(masks) == 7
     assert set(masks.values()) == {31, 15}
 
@@ -129,7 +129,9 @@ def test_the_command_writes_markdown_json_and_a_plot(corpus: Path, tmp_path: Pat
     assert (tmp_path / "w" / "table2.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_the_tables_are_there(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_tables_are_printed(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     result = run("reproduce", "table2", "--corpus", corpus, "-o", tmp_path / "w", "--threads", "1", "--json")
     assert result.exit_code == 0, result.output
@@ -137,8 +139,8 @@ def test_without_matplotlib_the_tables_are_there(corpus: Path, tmp_path: Path, m
     assert json.loads(result.stdout)["table"] == "table2"
 
 
-def test_the_one_billion_word_benchmark_is_taken_as_it_is(corpus_file: Path, tmp_path: Path) -> None:
-    """A miniature of the released folder: 99 training shards there, 3 here; 50 held-out shards there, 3 here."""
+def test_the_released_one_billion_word_folder_is_read(corpus_file: Path, tmp_path: Path) -> None:
+    """The released folder has 99 training shards and 50 held-out shards; this miniature has 3 of each."""
     root = tmp_path / "lm1b"
     released = root / "1-billion-word-language-modeling-benchmark-r13output"
     lines = corpus_file.read_text().strip().split("\n")
@@ -163,7 +165,7 @@ def test_the_one_billion_word_benchmark_is_taken_as_it_is(corpus_file: Path, tmp
         Workspace(tmp_path / "w", root, shard=1)
 
 
-def test_mistakes(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no table 'table9'"):
         workspace.table("table9")
     with pytest.raises(InputError, match="expected one of train, valid and test each"):
@@ -177,7 +179,7 @@ def test_mistakes(workspace: Workspace, corpus: Path, tmp_path: Path) -> None:
     assert "no table" in fails("reproduce", "table9", "--corpus", corpus, "-o", workspace.folder)
 
 
-def test_departures_from_the_paper_are_said_and_kept_apart(corpus: Path, tmp_path: Path) -> None:
+def test_departures_from_the_paper_are_listed_and_kept_apart(corpus: Path, tmp_path: Path) -> None:
     arguments = ("reproduce", "table2", "--corpus", corpus, "-o", tmp_path / "w", "--threads", "1")
     result = run(*arguments, "--prune", "2", "--events", "50")
     assert result.exit_code == 0, result.output
@@ -185,5 +187,5 @@ def test_departures_from_the_paper_are_said_and_kept_apart(corpus: Path, tmp_pat
     refused = run(*arguments)
     assert refused.exit_code == 2
     assert "choose another folder" in refused.output
-    assert settings_of("snm5-skip", 2)["prune"] == 2
-    assert settings_of("kn5", 2) == settings_of("kn5")
+    assert settings_of("snm5-skip", Limits(prune=2)).prune == 2
+    assert settings_of("kn5", Limits(prune=2)) == settings_of("kn5")

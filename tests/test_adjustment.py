@@ -1,4 +1,4 @@
-"""Training runs: reproducible, stopped in time, with every loss."""
+"""Training the adjustment: reproducibility, losses, early stopping, samples of events, invalid settings."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def ppl(model: RowModel, corpus: Path) -> float:
 
 @pytest.fixture(scope="module")
 def longer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text from random bigrams: enough events that threads work at the same time."""
+    """Text from random bigrams, with enough events that threads run at the same time."""
     return write_bigrams(tmp_path_factory.mktemp("longer") / "train.txt", 5, 4000, 300, 4)
 
 
-def test_as_many_events_as_fit_into_memory(
+def test_events_are_limited_by_memory(
     longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     said: list[str] = []
@@ -80,7 +80,7 @@ def test_threads_agree_within_one_percent_of_perplexity(
 
 
 def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Path) -> None:
-    """The annotated events take 4 bytes a feature; where those that were asked for do not fit they go to disk."""
+    """Annotated events take 4 bytes a feature; if the given number does not fit into memory, they are on disk."""
     spec = "snm10-skip"
     asked_for = TrainingSettings(events=10**9)
     small = Settings(features=spec, threads=1, memory=512 << 20, training=asked_for)
@@ -112,7 +112,7 @@ def test_every_loss_improves_on_relative_frequencies(
     held_out.write_text("\n".join(lines[3600:]))
     plain = make(tmp_path / "plain", text, passes=0)
     rate = {"multinomial": {"sgd": 1e-5}.get(optimiser)}.get(loss)
-    if loss == "poisson":  # learns the training text itself, by design: judged there
+    if loss == "poisson":  # fits the training text itself, so it is measured there
         trained = make(tmp_path / "m", text, loss=loss, optimiser=optimiser)
         assert ppl(trained, text) < ppl(plain, text)
         return
@@ -121,7 +121,7 @@ def test_every_loss_improves_on_relative_frequencies(
     assert ppl(trained, held_out) < ppl(plain, held_out)
 
 
-def test_multinomial_sets_text_aside_where_none_is_given(longer_file: Path, tmp_path: Path) -> None:
+def test_multinomial_holds_out_a_slice_without_dev_text(longer_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
     settings = Settings(threads=1, training=TrainingSettings(loss="multinomial"))
     train([longer_file], tmp_path / "m", settings, notify=said.append)
@@ -142,7 +142,7 @@ def test_training_stops_when_held_out_perplexity_rises(longer_file: Path, tmp_pa
     assert ppl(model, dev) == pytest.approx(min(seen), rel=1e-3), "the best weights were kept"
 
 
-def test_a_pass_that_makes_it_worse_is_taken_back(longer_file: Path, tmp_path: Path) -> None:
+def test_the_weights_before_a_worse_pass_are_restored(longer_file: Path, tmp_path: Path) -> None:
     model = make(tmp_path / "m", longer_file, (longer_file,), passes=2, rate=5.0)
     figures = model.manifest["training"]
     assert figures["best_pass"] == 0
@@ -151,8 +151,8 @@ def test_a_pass_that_makes_it_worse_is_taken_back(longer_file: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(("optimiser", "rate"), [("sgd", 1e3), ("adagrad", 1e38)])
-def test_a_run_that_diverges_is_no_model(longer_file: Path, tmp_path: Path, optimiser: str, rate: float) -> None:
-    """One pass is refused; of several, with held-out text, the weights before it are kept."""
+def test_a_diverging_run_writes_no_model(longer_file: Path, tmp_path: Path, optimiser: str, rate: float) -> None:
+    """With one pass, an error; with several and held-out text, the weights before the diverging pass are kept."""
     with pytest.raises(SettingsError, match="diverged"):
         make(tmp_path / "m", longer_file, optimiser=optimiser, rate=rate)
     assert not (tmp_path / "m").exists()
@@ -198,7 +198,7 @@ def test_the_smallest_texts(text: str, preset: str, tmp_path: Path) -> None:
     assert np.isfinite(model.score("one two three"))
 
 
-def test_one_sentence_cannot_be_set_aside(tmp_path: Path) -> None:
+def test_one_sentence_cannot_be_held_out(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text("one sentence")
     with pytest.raises(InputError, match="--dev"):
@@ -220,7 +220,7 @@ def test_settings_that_exclude_each_other(tmp_path: Path) -> None:
         Settings(memory=5)
 
 
-def test_no_passes_leave_the_weights_alone() -> None:
+def test_zero_passes_keep_the_initial_weights() -> None:
     text = random_text(1)
     extractor = extractor_of("ngram(0..1)", text, 14)
     settings = TrainingSettings(passes=0)
@@ -229,16 +229,14 @@ def test_no_passes_leave_the_weights_alone() -> None:
     assert not adjustment.table[:, 0].any()
 
 
-def test_the_public_names_are_there() -> None:
+def test_the_public_names_exist() -> None:
     for name in snm.__all__:
         assert getattr(snm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = snm.nonsense
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
-    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_small_a_disk_is_reported_early(longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("snm.pipeline.shutil.disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(SettingsError, match="MB of disk are needed"):
@@ -246,28 +244,28 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_more_features_than_are_looked_at_are_sampled(
+def test_events_are_sampled_above_the_limit_of_features(
     longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr("snm.adjustment.settings.MAX_FEATURES_OF_EVENTS", 50_000)
     train([longer_file], tmp_path / "m", Settings(order=5, threads=1, gate=0), notify=said.append)
     assert any("drawn by sentence" in message for message in said)
-    events = TrainingSettings().events_of(5)
+    events = TrainingSettings().max_events(5)
     assert events == 10_000
-    assert TrainingSettings(events=7).events_of(5) == 7
+    assert TrainingSettings(events=7).max_events(5) == 7
 
 
-def test_an_exchange_that_another_thread_undid_loses_no_sum_of_squares() -> None:
-    """Two threads that come at once: one wrote what it had read before the other added."""
+def test_a_lost_update_of_an_exchange_loses_no_sum_of_squares() -> None:
+    """Two threads exchange at the same time: one overwrites what the other added."""
     from snm.kernels.fast_training import exchange
     from snm.layouts.weights import PrivateWeights
 
-    table = np.array([[0.5, 1.0], [0.7, 5e37]], np.float32)  # shared, and the thread's own
+    table = np.array([[0.5, 1.0], [0.7, 5e37]], np.float32)  # a shared weight, and the thread's private one
     own = PrivateWeights(np.int64(1), np.array([0]), np.array([0]), np.array([[0.5, 5e37]], np.float32))
     exchange(table, own)
     assert table.tolist() == pytest.approx(np.array([[0.7, 5e37], [0.7, 5e37]]))
-    table[0] = 1.0, 2e38  # another has learned
+    table[0] = 1.0, 2e38  # another thread has exchanged
     exchange(table, own)
     assert table[0].tolist() == pytest.approx([1.0, 2e38])
     assert own.before.tolist() == table[:1].tolist()

@@ -1,4 +1,4 @@
-"""The GPU engine against the kernels and the oracle: on the CPU device everywhere, on a GPU where there is one."""
+"""The GPU engine against the kernels and the reference: on the CPU device everywhere, on a GPU where there is one."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from snm.text.sampling import draw_sentences, sample_sentences
 from snm.text.vocabulary import Vocabulary
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train, write_bigrams
 from tests.test_cli import fails
-from tests.test_parity import METAFEATURES, WORDS, all_counts, annotated, oracle_counts
-from tests.test_parity import key as oracle_key
+from tests.test_parity import METAFEATURES, WORDS, all_counts, annotated, reference_counts
+from tests.test_parity import key as reference_key
 
 torch = pytest.importorskip("torch")
 if not has_gpu():
-    os.environ["TRITON_INTERPRET"] = "1"  # its kernels run in Python; said before they are imported
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton kernels run in Python; must be set before they are imported
 
 from snm.engines.gpu import GpuEngine  # noqa: E402
 from snm.tensors import counts as counting  # noqa: E402
@@ -71,7 +71,7 @@ def device(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def with_triton(device: Any) -> Any:
-    """The device, where Triton is there to run its kernels, on a CPU slowly."""
+    """A device on which Triton kernels can run; on a CPU they are interpreted."""
     pytest.importorskip("triton", reason="needs Triton")
     if device.type == "cpu" and has_gpu():
         pytest.skip("where a GPU is, Triton's kernels are compiled for it")
@@ -95,7 +95,7 @@ def annotated_on(device: Any, text: Text, extractor: Extractor, chosen: np.ndarr
 
 class TestCounting:
     @pytest.mark.parametrize("spec", [SMALL_SKIPS, "snm5-skip-only", "snm10-skip", CLASS_SPEC])
-    def test_keys_and_counts_are_the_kernels(self, device: Any, spec: str) -> None:
+    def test_keys_and_counts_equal_those_of_the_kernels(self, device: Any, spec: str) -> None:
         text = random_text(3, 100, WORDS - 2, 30)
         extractor = extractor_of(spec, text, WORDS, classes=CLASSES if spec == CLASS_SPEC else None)
         blocks = TokenBlocks(text.tokens, extractor, device)
@@ -114,7 +114,7 @@ class TestCounting:
                 assert one.dtype == other.dtype
 
     @pytest.mark.parametrize("spec", [SMALL_SKIPS, CLASS_SPEC])
-    def test_triton_makes_the_keys_of_the_kernels(self, with_triton: Any, spec: str) -> None:
+    def test_triton_keys_equal_those_of_the_kernels(self, with_triton: Any, spec: str) -> None:
         text = random_text(3, 20, WORDS - 2, 30)
         extractor = extractor_of(spec, text, WORDS, classes=CLASSES if spec == CLASS_SPEC else None)
         blocks = TokenBlocks(text.tokens, extractor, with_triton)
@@ -124,7 +124,7 @@ class TestCounting:
             assert np.array_equal(found, extractor.keys(text.tokens, start, stop))
 
     @pytest.mark.parametrize("some", [False, True])
-    def test_triton_collects_the_links_of_plain_pytorch(self, with_triton: Any, some: bool) -> None:
+    def test_triton_links_equal_those_of_pytorch(self, with_triton: Any, some: bool) -> None:
         text = random_text(3, 20, WORDS - 2, 30)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         chosen = np.isin(np.cumsum(text.tokens == BEGIN), (2, 3, 11)) if some else None
@@ -134,17 +134,17 @@ class TestCounting:
             blocks.block, blocks.triton = 150, triton
             events = TensorEvents(blocks, unigram_counts(text, extractor), chosen)
             counter = TensorCounter(blocks, 1 << 30, 2, events=events)
-            made.append((counter.totals, *joined(list(counter)), events.values[:-1].cpu().numpy()))
+            made.append((counter.bucket_sizes, *joined(list(counter)), events.values[:-1].cpu().numpy()))
         assert np.count_nonzero(made[0][-1]) > 0
         for one, other in zip(*made, strict=True):
             assert np.array_equal(one, other)
 
-    def test_counts_are_the_oracles(self, device: Any) -> None:
+    def test_counts_equal_the_reference(self, device: Any) -> None:
         text = random_text(4)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         expected = {
-            (oracle_key(extractor, feature), target): n
-            for feature, row in oracle_counts(text, extractor).items()
+            (reference_key(extractor, feature), target): n
+            for feature, row in reference_counts(text, extractor).items()
             for target, n in row.items()
             if feature[1]
         }
@@ -154,14 +154,14 @@ class TestCounting:
         pairs = zip(np.repeat(features, lengths).tolist(), targets.tolist(), strict=True)
         assert dict(zip(pairs, counts.tolist(), strict=True)) == expected
 
-    def test_partitions_follow_the_memory(self) -> None:
+    def test_the_memory_limit_chooses_the_partitions(self) -> None:
         text = random_text(3, 200, WORDS - 2, 30)
         blocks = TokenBlocks(text.tokens, extractor_of("snm5", text, 1 << 14), torch.device("cpu"))
         assert len(TensorCounter(blocks, 1 << 30).ranges) == 1
         little = TensorCounter(blocks, 200_000)
         assert len(little.ranges) > 2
         assert all(
-            little.totals[a:b].sum() * counting.BYTES_PER_LINK <= 200_000 or b - a == 1 for a, b in little.ranges
+            little.bucket_sizes[a:b].sum() * counting.BYTES_PER_LINK <= 200_000 or b - a == 1 for a, b in little.ranges
         )
 
     def test_parts_are_cut_between_rows(self, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ class TestCounting:
         assert all(np.array_equal(a, b) for a, b in zip(whole, joined(parts), strict=True))
 
     @pytest.mark.parametrize("spec", [SMALL_SKIPS, "snm10-skip"])
-    def test_events_have_the_counts_of_the_kernels(self, device: Any, spec: str) -> None:
+    def test_annotations_equal_those_of_the_kernels(self, device: Any, spec: str) -> None:
         text = random_text(3, 200, WORDS - 2, 30)
         extractor = extractor_of(spec, text, WORDS)
         expected = annotated(text, extractor)
@@ -185,7 +185,7 @@ class TestCounting:
         assert events.mean_features(True) == pytest.approx(expected.mean_features(True))
         assert len(events) == len(expected)
 
-    def test_events_drawn_by_sentence_have_the_counts_of_the_kernels(self, device: Any) -> None:
+    def test_annotations_of_sampled_sentences_equal_those_of_the_kernels(self, device: Any) -> None:
         text = random_text(3, 200, WORDS - 2, 30)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         sample = sample_sentences(text, 500, 1)
@@ -200,7 +200,7 @@ class TestCounting:
         found = events.values[:-1].cpu().numpy().view(np.uint32).reshape(expected.values.shape)
         assert np.array_equal(found, expected.values)
 
-    def test_packed_counts_are_the_kernels(self) -> None:
+    def test_packed_counts_equal_those_of_the_kernels(self) -> None:
         numbers = [*range(1, 9000), *(2**k + d for k in range(14, 32) for d in (-1, 0, 1, 12345) if 2**k + d < 2**32)]
         packed = packing.pack_count(torch.tensor(numbers))
         assert packed.tolist() == [int(pack_count(np.uint32(n))) for n in numbers]
@@ -211,7 +211,7 @@ class TestCounting:
 def adjustments(
     extractor: Extractor, settings: TrainingSettings, device: Any, slots: int = 1 << 20
 ) -> tuple[Adjustment, TensorAdjustment]:
-    """The same function, its weights away from zero, for the kernels and on a device."""
+    """The same adjustment function, with random weights, for the kernels and on a device."""
     one, other = Adjustment(extractor, settings, slots), TensorAdjustment(extractor, settings, slots, device)
     one.start = other.start = -0.7
     one.table[:, 0] = np.random.default_rng(0).normal(0, 0.1, slots)
@@ -225,11 +225,11 @@ NAMES = [f"{len(m.masks())}masks-{m.link_buckets}" for m in METAFEATURES]
 class TestTraining:
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
     @pytest.mark.parametrize("metafeatures", METAFEATURES, ids=NAMES)
-    def test_steps_of_a_group_are_the_kernels(
+    def test_steps_of_a_group_equal_those_of_the_kernels(
         self, device: Any, metafeatures: MetafeatureSet, loss: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By batches as large as the kernels' groups, plain gradient descent is what they do."""
-        monkeypatch.setattr(tensor_events, "SMALLEST_BATCH", GROUP_EVENTS)
+        """With batches as large as the kernels' groups, SGD takes the same steps."""
+        monkeypatch.setattr(tensor_events, "MIN_BATCH", GROUP_EVENTS)
         monkeypatch.setattr(tensor_events, "BATCH_SHARE", 1 << 40)
         text = random_text(5, 5)
         assert len(text.tokens) > 3 * GROUP_EVENTS
@@ -246,13 +246,13 @@ class TestTraining:
         assert np.abs(moved).max() > 0.01
         assert np.abs(other.weights().cpu().numpy() - before - moved).max() < 3e-6
 
-    def test_a_batch_takes_one_step_of_adagrad_by_its_sum(self, device: Any) -> None:
+    def test_a_batch_takes_one_adagrad_step_by_its_summed_gradient(self, device: Any) -> None:
         text = random_text(6)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         events = annotated_on(device, text, extractor)
 
         def taken(optimiser: str, rate: float, sizes: list[int]) -> tuple[Any, Any]:
-            """How far each slot went down, and the table."""
+            """The decrease of each weight, and the table."""
             settings = TrainingSettings(optimiser=optimiser, metafeatures=MetafeatureSet.parse("all"))
             _, adjustment = adjustments(extractor, settings, device)
             before = adjustment.weights()
@@ -272,7 +272,7 @@ class TestTraining:
     @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
     @pytest.mark.parametrize("buckets", [("single", "half"), ("single", "double"), ("double", "double")])
-    def test_triton_takes_the_steps_of_plain_pytorch(
+    def test_triton_steps_equal_those_of_pytorch(
         self, with_triton: Any, buckets: tuple[str, str], loss: str, optimiser: str
     ) -> None:
         from snm.tensors.triton_adjustment import TritonStepper
@@ -293,13 +293,13 @@ class TestTraining:
         assert loss_1 == pytest.approx(loss_2, rel=1e-5)
         assert torch.allclose(plain, triton, rtol=1e-4, atol=1e-5)
 
-    def test_batches_grow_with_what_was_seen(self) -> None:
+    def test_batches_grow_with_the_events_seen(self) -> None:
         ranges = list(tensor_events._schedule(10_000_000, 8192))
         assert [start for start, _, _ in ranges] == [0, *(stop for _, stop, _ in ranges[:-1])]
         assert ranges[-1][1] == 10_000_000
         assert all(sum(sizes) == stop - start for start, stop, sizes in ranges)
         sizes = [size for _, _, sizes in ranges for size in sizes]
-        assert sizes[0] == tensor_events.SMALLEST_BATCH
+        assert sizes[0] == tensor_events.MIN_BATCH
         assert max(sizes) == 8192
         assert sizes[:-1] == sorted(sizes[:-1])
 
@@ -307,7 +307,7 @@ class TestTraining:
 class TestRows:
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
     @pytest.mark.parametrize("metafeatures", METAFEATURES, ids=NAMES)
-    def test_weights_are_the_kernels(self, device: Any, metafeatures: MetafeatureSet, loss: str) -> None:
+    def test_weights_equal_those_of_the_kernels(self, device: Any, metafeatures: MetafeatureSet, loss: str) -> None:
         text = random_text(5)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss)
@@ -319,16 +319,16 @@ class TestRows:
 
     @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
     @pytest.mark.parametrize(("words", "bits"), [(200, 8), (40_000, 8), (40_000, 16), (70_000, 8), (70_000, 16)])
-    def test_pages_are_the_kernels(
+    def test_pages_equal_those_of_the_kernels(
         self, device: Any, words: int, bits: int, loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Rows of all kinds: inline, short, summed, long, wide; parts cut anywhere."""
+        """All kinds of rows: inline, short, summed, long, wide; parts end anywhere."""
         random = np.random.default_rng(2)
         often = [[words - 2, 5, 6, words - 1, 9]] * 30
         text = text_of([*random.integers(3, words, (300, 20)).tolist(), *often])
         extractor = extractor_of(SMALL_SKIPS, text, words)
         counts = all_counts(text, extractor)
-        monkeypatch.setattr("snm.matrix.writing.PAGES_TOGETHER", 100)
+        monkeypatch.setattr("snm.matrix.writing.PAGES_PER_BATCH", 100)
         made = []
         one, other = adjustments(extractor, TrainingSettings(loss=loss), device, 1 << 16)
         adjustment: AdjustmentFunction
@@ -352,10 +352,10 @@ class TestRows:
                 assert np.allclose(found[name], expected[name], rtol=1e-5, atol=0)
             else:
                 assert found[name].shape == expected[name].shape
-                # weights that lie between two codes may go either way
+                # a weight between two codes may be rounded to either
                 assert np.count_nonzero(found[name] != expected[name]) < 1e-3 * found[name].size + 1
 
-    def test_the_gate_is_numpys(self, device: Any) -> None:
+    def test_the_gate_equals_that_of_numpy(self, device: Any) -> None:
         random = np.random.default_rng(3)
         n, slots = 3000, 4
         sums = random.random((n, slots)).astype(np.float32) * (random.random((n, slots)) < 0.7)
@@ -409,7 +409,7 @@ class TestPipeline:
         ],
         ids=["snm5", "unigrams", "skips", "passes", "sgd", "multinomial", "small"],
     )
-    def test_models_are_alike(
+    def test_models_of_both_engines_agree(
         self, on_device: Any, settings: Settings, bigrams: tuple[Path, Path], tmp_path: Path
     ) -> None:
         found = {}
@@ -423,7 +423,7 @@ class TestPipeline:
         assert [m.manifest["training"]["engine"] for m in (cpu, gpu)] == ["cpu", "gpu"]
         assert gpu.manifest["files"].keys() == cpu.manifest["files"].keys()
 
-    def test_counts_of_a_baseline_are_the_same_bytes(
+    def test_backoff_models_of_both_engines_are_the_same_bytes(
         self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path
     ) -> None:
         files = [
@@ -437,7 +437,7 @@ class TestPipeline:
         cpu, gpu = (train(bigrams[0], tmp_path / e, replace(settings, engine=e)) for e in ("cpu", "gpu"))
         assert cpu.manifest["links"] == gpu.manifest["links"]
 
-    def test_events_that_fit_the_card_are_learned_from(
+    def test_events_are_sampled_to_fit_the_card(
         self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(GpuEngine, "_memory", lambda self: (1 << 22, 1 << 18))
@@ -446,7 +446,7 @@ class TestPipeline:
         pipeline.train(bigrams[0], tmp_path / "m", settings, notify=said.append)
         assert any("learned from about 6,553 tokens drawn by sentence" in line for line in said)
 
-    def test_a_card_that_is_full_is_told_in_a_line(
+    def test_running_out_of_gpu_memory_is_a_one_line_error(
         self, on_device: Any, bigrams: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(*arguments: Any) -> None:
@@ -460,7 +460,9 @@ class TestPipeline:
 
 
 class TestChoice:
-    def test_no_gpu_is_told_in_a_line(self, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_gpu_is_a_one_line_error(
+        self, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         line = fails("train", corpus_file, "-o", tmp_path / "m", "--engine", "gpu")
         assert "engine gpu: PyTorch finds no GPU here; take --engine cpu, or leave it out" in line
@@ -480,7 +482,7 @@ class TestChoice:
             ("gpu", 1000, True, "gpu"),
         ],
     )
-    def test_auto_picks(
+    def test_auto_chooses_an_engine(
         self, engine: str, tokens: int, there: bool, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("snm.devices.has_gpu", lambda: there)
@@ -489,7 +491,7 @@ class TestChoice:
         assert made.name == name
         assert device_of(engine) == "cpu"
 
-    def test_has_gpu_is_pytorchs_word(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_has_gpu_is_what_pytorch_reports(self, monkeypatch: pytest.MonkeyPatch) -> None:
         library: Callable[[str], object] = lambda name: object()  # noqa: E731
         monkeypatch.setattr("ctypes.CDLL", library)
         for there in (True, False):

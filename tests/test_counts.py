@@ -1,4 +1,4 @@
-"""The same bytes for any number of partitions and threads, inside the budget."""
+"""Counting: the same counts for any number of partitions and threads, memory limits, spilling, annotation, pruning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_counts_do_not_depend_on_partitions_and_threads(spec: str) -> None:
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
 
 
-def test_the_budget_decides_the_partitions() -> None:
+def test_the_memory_limit_chooses_the_partitions() -> None:
     text = random_text(1, 3000, 200, 40)
     extractor = extractor_of("ngram(0..4)", text, 202)
     counter = Counter(text, extractor, memory=500_000)
@@ -47,11 +47,11 @@ def test_the_budget_decides_the_partitions() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_counts_on_their_way_stay_inside_the_budget(threads: int) -> None:
+def test_pending_counts_stay_below_the_memory_limit(threads: int) -> None:
     text = random_text(1, 3000, 200, 40)
     extractor = extractor_of("snm10-skip", text, 202)
     budget = 3_000_000
-    parts = list(Counter(text, extractor, 1 << 30, threads, on_their_way=budget))
+    parts = list(Counter(text, extractor, 1 << 30, threads, pending_bytes=budget))
     assert len(parts) > 10
     sizes = [sum(array.nbytes for array in part) for part in parts]
     assert max(sizes) * (2 * threads + 1) < 1.5 * budget, "parts are whole buckets"
@@ -61,7 +61,7 @@ def test_counts_on_their_way_stay_inside_the_budget(threads: int) -> None:
         assert np.array_equal(found, getattr(whole, name)[-len(found) :])
 
 
-def test_unseen_words_count_once_and_unk_as_often_as_there_are_singletons() -> None:
+def test_unseen_words_count_once_and_unk_the_number_of_words_seen_once() -> None:
     text = text_of([[4, 4, 5], [4, 6]])
     counts = unigram_counts(text, extractor_of("ngram(0)", text, 9))
     found = dict(zip(counts.targets.tolist(), counts.link_counts.tolist(), strict=True))
@@ -69,7 +69,7 @@ def test_unseen_words_count_once_and_unk_as_often_as_there_are_singletons() -> N
     assert counts.feature_counts[0] == sum(found.values())
 
 
-def test_in_a_closed_vocabulary_unk_has_no_row_entry() -> None:
+def test_in_a_closed_vocabulary_unk_has_no_link() -> None:
     text = text_of([[4, 2, 5]])
     counts = unigram_counts(text, extractor_of("ngram(0)", text, 7, closed=True))
     assert counts.targets.tolist() == [1, 3, 4, 5, 6]
@@ -77,7 +77,7 @@ def test_in_a_closed_vocabulary_unk_has_no_row_entry() -> None:
 
 @pytest.mark.parametrize("memory", [100_000, 300_000, 1 << 30])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_links_that_go_to_disk_give_the_same_counts(memory: int, threads: int, tmp_path: Path) -> None:
+def test_spilled_links_give_the_same_counts(memory: int, threads: int, tmp_path: Path) -> None:
     text = random_text(1, 3000, 200, 40)
     extractor = extractor_of("snm10-skip", text, 202)
     whole = all_counts(text, extractor)
@@ -92,7 +92,7 @@ def test_links_that_go_to_disk_give_the_same_counts(memory: int, threads: int, t
 
 
 @pytest.mark.parametrize("when", ["at once", "with the first bytes"])
-def test_disks_whose_cache_cannot_be_bypassed(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spilling_without_direct_io(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bypassed = []
 
     def refuse(flags: int) -> None:
@@ -119,8 +119,8 @@ def test_disks_whose_cache_cannot_be_bypassed(when: str, tmp_path: Path, monkeyp
     file.close()
 
 
-def test_many_partitions_send_links_to_disk(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same model comes of it; where the disk is too small, tokens are walked over instead."""
+def test_many_partitions_spill_links(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is the same. If the disk is too small, the text is walked over again instead."""
     said: list[str] = []
     made = []
     for name, partitions, free in (("one", 1, 1 << 40), ("many", 20, 1 << 40), ("full", 20, 1 << 20)):
@@ -129,7 +129,7 @@ def test_many_partitions_send_links_to_disk(corpus_file: Path, tmp_path: Path, m
         made.append(train(corpus_file, tmp_path / name, settings, notify=said.append))
     files = [{k: v["sha256"] for k, v in model.manifest["files"].items()} for model in made]
     assert files[0] == files[1] == files[2]
-    assert len([line for line in said if "of disk are needed for a while" in line]) == 1
+    assert len([line for line in said if "MB of disk: memory is small for this text" in line]) == 1
     assert len([line for line in said if "MB of free disk" in line]) == 1
 
 
@@ -168,14 +168,14 @@ def test_large_counts_keep_twelve_bits() -> None:
         assert half_octave(found) == half_octave(count)
 
 
-def test_one_word_and_features_that_never_fit() -> None:
+def test_one_word_and_features_longer_than_the_text() -> None:
     text = text_of([[3]])
     counts = all_counts(text, extractor_of("ngram(0) + skip(r=3, s=5, a=3)", text, 4))
     assert counts.features.tolist() == [1]
     assert counts.link_counts.tolist() == [1, 1, 1], "</S>, <UNK> and the word"
 
 
-def test_pruning_leaves_out_rows_seen_too_seldom_and_nothing_else() -> None:
+def test_pruning_leaves_out_rare_rows_and_nothing_else() -> None:
     text = random_text(23, 300, 12, 20)
     extractor = extractor_of("ngram(0..6) + skip(r=1..2, s=1..2, words=1..3)", text, 14)
     kinds = extractor.spec.types

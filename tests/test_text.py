@@ -1,4 +1,4 @@
-"""Files to tokens: every source, and every way a text can be bad."""
+"""From files to tokens: all sources of text, and invalid text."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
     assert find_files(tmp_path) == [str(tmp_path / "a")]
 
 
-def test_one_source_needs_no_list(tmp_path: Path) -> None:
+def test_a_single_source_needs_no_list(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"word")
     assert find_files(str(path)) == find_files(path) == [str(path)]
 
@@ -101,22 +101,21 @@ def test_rare_words_are_unknown_and_markers_are_left_out(tmp_path: Path) -> None
     assert split_words(" <s> a\ta <unk> </s>\r") == ["a", "a", "<unk>"]
 
 
-def test_reading_twice_gives_the_same(tmp_path: Path) -> None:
-    """Learning a vocabulary and encoding with it are two roads to the same tokens."""
+def test_learning_a_vocabulary_and_encoding_with_it_agree(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "\n".join(f"w{i % 97} w{i % 13} é{i % 7} 中文" for i in range(5000)).encode())
     text, vocabulary = read_corpus([path], min_count=3)
     assert np.array_equal(encode_files([path], vocabulary).tokens, text.tokens)
     assert np.array_equal(encode_lines(path.read_text().split("\n"), vocabulary).tokens, text.tokens)
 
 
-def test_many_words_make_the_table_grow(tmp_path: Path) -> None:
+def test_the_hash_table_grows_with_many_words(tmp_path: Path) -> None:
     path = write(tmp_path / "a", " ".join(f"word{i}" for i in range(60_000)).encode())
     _, vocabulary = read_corpus([path], min_count=1)
     assert sorted(vocabulary.words[3:]) == sorted(f"word{i}" for i in range(60_000))
 
 
 @given(lines=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
-def test_words_are_what_ascii_white_space_separates(lines: list[str]) -> None:
+def test_ascii_white_space_separates_words(lines: list[str]) -> None:
     data = "\n".join(lines).encode()
     vocabulary = Vocabulary(dict.fromkeys(split_words(data.decode().replace("\n", " "))))
     tokens = encode_lines(data.decode().split("\n"), vocabulary).tokens
@@ -127,7 +126,7 @@ def test_words_are_what_ascii_white_space_separates(lines: list[str]) -> None:
     assert tokens.tolist() == expected
 
 
-def test_words_of_all_lengths_wherever_they_end() -> None:
+def test_words_of_all_lengths_at_all_positions() -> None:
     """Words are read eight bytes at a time; a character below the space may be part of one."""
     made = [letter * length for length in range(1, 40) for letter in ("a", "é", "\x1f", "a\x01", "zz\x7f")]
     distinct = sorted(set(made))
@@ -138,7 +137,7 @@ def test_words_of_all_lengths_wherever_they_end() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 2, 5, 64])
-def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_tokens_do_not_depend_on_the_block_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     path = write(tmp_path / "a", "añb  ccc\nlongerword é\n\nx".encode())
     expected = read_corpus([path], min_count=1)
     monkeypatch.setattr("snm.text.files.BLOCK", block)
@@ -148,7 +147,7 @@ def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     assert [line for lines in read_lines([path]) for line in lines] == ["añb  ccc", "longerword é", "", "x"]
 
 
-# -- bad input: each is one line for a person, or a defined result
+# -- invalid input: a one-line error, or a defined result
 
 
 def refused(path: Path | str, *what: str) -> None:
@@ -227,7 +226,7 @@ def test_one_word(tmp_path: Path) -> None:
     assert words(text, vocabulary) == ["<S>", "word", "</S>"]
 
 
-def test_a_byte_order_mark_is_no_word(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     text, vocabulary = read_corpus([write(tmp_path / "bom", b"\xef\xbb\xbfword\r\n")], min_count=1)
     assert words(text, vocabulary) == ["<S>", "word", "</S>"]
 
@@ -264,7 +263,7 @@ def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # -- vocabulary files
 
 
-def test_a_vocabulary_without_unk_gets_it(tmp_path: Path) -> None:
+def test_unk_is_added_to_a_vocabulary_without_it(tmp_path: Path) -> None:
     listed = read_word_list(write(tmp_path / "v", b"\xef\xbb\xbfcat\ndog\ncat\n\n<S>\n"))
     assert listed == ["cat", "dog"]
     vocabulary = Vocabulary(listed)
@@ -284,7 +283,7 @@ def test_a_bad_vocabulary_file(tmp_path: Path, data: bytes | None, what: str) ->
         read_word_list(path)
 
 
-# -- drawing sentences
+# -- samples and slices
 
 
 def test_samples_are_whole_sentences() -> None:
@@ -302,7 +301,7 @@ def test_samples_are_whole_sentences() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=20), st.integers(0, 60))
-def test_the_slice_is_the_fewest_sentences_at_the_end(lengths: list[int], events: int) -> None:
+def test_the_slice_is_the_last_sentences_with_enough_events(lengths: list[int], events: int) -> None:
     text = text_of([[3] * n for n in lengths])
     enough = next((n for n in range(1, len(lengths)) if sum(lengths[-n:]) + n >= events), len(lengths) - 1)
     rest, end = split_sentences(text, events)
@@ -328,7 +327,9 @@ def test_a_long_text_is_sampled_piece_by_piece(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("documents", [False, True])
-def test_a_text_on_disk_is_the_text(tmp_path: Path, documents: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_on_disk_equals_the_text_in_memory(
+    tmp_path: Path, documents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("snm.text.files.BLOCK", 100)
     path = write(tmp_path / "text", b"".join(b"word%d again\n" % (i % 17) + b"\n" * (i % 7 == 0) for i in range(300)))
     expected, vocabulary = read_corpus(path, documents=documents, threads=2)
@@ -362,7 +363,7 @@ class TestDocuments:
         assert text.tokens.tolist() == [0, 3, 4, 1, 5, 1, 0, 3, 1, 0, 4, 5, 1]
         assert (text.documents, text.sentences, text.events) == (3, 4, 10)
 
-    def test_without_them_every_sentence_is_by_itself(self, tmp_path: Path) -> None:
+    def test_without_documents_every_sentence_is_a_segment(self, tmp_path: Path) -> None:
         text = self.encode(tmp_path, "a b\nc\n\na\n", document=False)
         assert text.tokens.tolist() == [0, 3, 4, 1, 0, 5, 1, 0, 3, 1]
         assert (text.documents, text.sentences, text.events) == (None, 3, 7)
@@ -373,14 +374,14 @@ class TestDocuments:
         text = encode_files([tmp_path / "1", tmp_path / "2"], Vocabulary(["a", "b"], document=True))
         assert text.tokens.tolist() == [0, 3, 1, 4, 1, 0, 3, 1, 4, 1]
 
-    def test_the_vocabulary_learned_is_of_documents(self, tmp_path: Path) -> None:
+    def test_a_learned_vocabulary_records_documents(self, tmp_path: Path) -> None:
         (tmp_path / "text").write_text("a b\na b\n\na b\n")
         text, vocabulary = read_corpus([tmp_path / "text"], documents=True)
         assert vocabulary.document
         assert text.documents == 2
         assert text.tokens.tolist() == [0, 3, 4, 1, 3, 4, 1, 0, 3, 4, 1]
 
-    def test_slices_are_of_whole_documents(self, tmp_path: Path) -> None:
+    def test_slices_are_whole_documents(self, tmp_path: Path) -> None:
         text = self.encode(tmp_path, "a b\nc\n\na\nb\n\nb c\n")
         rest, end = split_sentences(text, 1)
         assert (rest.documents, rest.sentences, rest.events) == (2, 4, 9)
@@ -390,7 +391,7 @@ class TestDocuments:
         assert drawn.events == len(drawn.tokens) - 1
 
     def test_a_model_of_documents(self, tmp_path: Path) -> None:
-        """What comes first in a sentence depends on the sentence before it."""
+        """The first word of a sentence depends on the sentence before it."""
         random = np.random.default_rng(2)
         pairs = [f"ask {w}\nsay {w}" for w in random.choice(["red", "blue", "green"], 900)]
         (tmp_path / "text").write_text("\n\n".join(pairs) + "\n")
@@ -408,8 +409,8 @@ class TestDocuments:
 
 
 @pytest.mark.parametrize("ending", ["", "\n"])
-def test_threads_read_the_same_text(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks, so that every thread gets many: words, ids, tokens and sentences are the same."""
+def test_tokens_do_not_depend_on_threads(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words, ids, tokens and sentences are the same. Blocks are small, so that each thread gets many."""
     random = np.random.default_rng(5)
     lines = [" ".join(f"wört{n}" for n in random.zipf(1.4, random.integers(0, 12)) % 500) for _ in range(800)]
     for name in ("a", "b"):

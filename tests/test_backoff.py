@@ -1,4 +1,4 @@
-"""The baselines against their slow twins, behind the same protocol."""
+"""Backoff models: estimates against the reference, and the tests of every language model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.test_model import LanguageModelTests
 
 
 def write_text(path: Path, text: Text) -> Path:
-    """A text of word ids as a file of words that get the same ids back."""
+    """Write a text of word ids as a file of words whose ids are the same."""
     lines = [" ".join(f"w{token}" for token in s[1:-1]) for s in to_sentences(text.tokens)]
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -35,7 +35,7 @@ def encoded(model: RowModel, path: Path) -> list[list[int]]:
 
 
 def compare(model: RowModel, probability: backoff.Probability, sentences: list[list[int]]) -> None:
-    """Every word after every context of some sentences."""
+    """All words after all contexts of some sentences."""
     words = [w for w in range(1, len(model.vocabulary)) if w != model.vocabulary.never_a_target]
     compared = 0
     for context, _ in list(events(sentences))[:40]:
@@ -49,7 +49,7 @@ def compare(model: RowModel, probability: backoff.Probability, sentences: list[l
 
 @pytest.mark.parametrize("discounts", ["modified", "single"])
 @pytest.mark.parametrize("order", [1, 2, 3, 5, 10])
-def test_kneser_ney_is_its_slow_twin(order: int, discounts: str, tmp_path: Path) -> None:
+def test_kneser_ney_equals_the_reference(order: int, discounts: str, tmp_path: Path) -> None:
     path = write_text(tmp_path / "text", random_text(1, 150, 30, 14))
     settings = Settings(model="kn", order=order, discounts=discounts, min_count=1, threads=2)
     model = train(path, tmp_path / "m", settings)
@@ -61,7 +61,7 @@ def test_kneser_ney_is_its_slow_twin(order: int, discounts: str, tmp_path: Path)
     compare(model, probability, encoded(model, other))
 
 
-def test_the_ngram_that_lmplz_sorts_last_counts_plainly_in_the_statistics() -> None:
+def test_the_last_ngram_of_lmplz_has_its_plain_count_in_the_statistics() -> None:
     moved = 0
     for seed in range(100):
         text = random_text(seed, 30, 12, 10)
@@ -86,7 +86,7 @@ def test_the_ngram_that_lmplz_sorts_last_counts_plainly_in_the_statistics() -> N
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", [1, 5])
 @pytest.mark.parametrize("name", ["katz", "sbo"])
-def test_katz_and_stupid_backoff_are_their_slow_twins(name: str, seed: int, order: int, tmp_path: Path) -> None:
+def test_katz_and_stupid_backoff_equal_the_reference(name: str, seed: int, order: int, tmp_path: Path) -> None:
     path = write_text(tmp_path / "text", random_text(seed, 150, 30, 14))
     model = train(path, tmp_path / "m", Settings(model=name, order=order, min_count=1, threads=2))
     other = write_text(tmp_path / "other", random_text(2, 4, 34, 14))
@@ -94,15 +94,15 @@ def test_katz_and_stupid_backoff_are_their_slow_twins(name: str, seed: int, orde
     compare(model, slow(encoded(model, path), order, len(model.vocabulary)), encoded(model, other))
 
 
-def test_katz_where_a_context_knows_every_word(tmp_path: Path) -> None:
+def test_katz_where_every_word_was_seen_after_a_context(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("a b\nb a\na a\nb b\n<unk> a\na <unk>\n" * 3 + "a\nb\n")
     model = train(path, tmp_path / "m", Settings(model="katz", order=2, min_count=1, threads=1))
     compare(model, backoff.katz(encoded(model, path), 2, len(model.vocabulary)), encoded(model, path))
 
 
-def test_discounts_that_are_undefined_fall_back_and_say_so(tmp_path: Path) -> None:
-    """What KenLM calls 'small or artificial data'."""
+def test_undefined_discounts_use_the_fallback_and_warn(tmp_path: Path) -> None:
+    """KenLM calls such text 'small or artificial data'."""
     path = tmp_path / "text"
     path.write_text("a b c\n" * 50)
     said: list[str] = []
@@ -121,12 +121,12 @@ def test_the_smallest_texts(text: str, name: str, tmp_path: Path) -> None:
     assert model.distribution(model.context("a")).sum() == pytest.approx(1)
 
 
-def test_a_baseline_takes_no_held_out_text(corpus_file: Path, tmp_path: Path) -> None:
+def test_held_out_text_is_refused(corpus_file: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="does not use it"):
         train(corpus_file, tmp_path / "m", Settings(model="kn"), dev=corpus_file)
 
 
-def test_a_baseline_takes_no_features() -> None:
+def test_features_are_refused() -> None:
     with pytest.raises(SettingsError, match="features are for SNM"):
         Settings(model="kn", features="snm5-skip")
     with pytest.raises(SettingsError, match="not known"):
@@ -144,15 +144,15 @@ class TestBaselines(LanguageModelTests):
     def model(self, baseline: RowModel) -> RowModel:
         return baseline
 
-    def test_it_opens_again(self, model: RowModel) -> None:
+    def test_it_can_be_opened(self, model: RowModel) -> None:
         assert snm.load(model.path).score("the cat") == model.score("the cat")
 
-    def test_it_is_verified(self, model: RowModel) -> None:
+    def test_verify_finds_no_fault(self, model: RowModel) -> None:
         from snm.evaluation import verify
 
         assert verify(model.path, contexts=30).worst < 1e-6
 
-    def test_it_is_no_sum_to_explain(self, model: RowModel) -> None:
+    def test_explain_is_refused(self, model: RowModel) -> None:
         with pytest.raises(SettingsError, match="explained"):
             model.explain("the cat")
 
