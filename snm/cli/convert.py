@@ -37,7 +37,7 @@ def export(path: str, file: Any) -> None:
 @click.command(name="import")
 @click.argument("file")
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
-@click.option("--force", is_flag=True, help="Overwrite a model of that name.")
+@click.option("--force", is_flag=True, help="Replace a model of that name.")
 def import_arpa(file: str, output: str, force: bool) -> None:
     """Convert an ARPA FILE (plain or compressed) of any toolkit to a model."""
     from snm.baselines.backoff.arpa import read_arpa
@@ -55,7 +55,7 @@ def import_arpa(file: str, output: str, force: bool) -> None:
 @click.option("--test-file", "test_files", multiple=True,
               help="Probabilities of the test text, for each MODEL that is a file of probabilities.")  # fmt: skip
 @threads_option
-@click.option("--force", is_flag=True, help="Overwrite a model of that name.")
+@click.option("--force", is_flag=True, help="Replace a model of that name.")
 @import_option
 @json_option
 def mix(

@@ -205,6 +205,8 @@ def _departures(settings: Settings, manifest: dict[str, Any]) -> list[str] | Non
     if settings.model != "snm" or settings.gate:
         return None
     found = departures_from_paper(settings)
+    if manifest["training"]["engine"] == "gpu":
+        found.append("mini-batches on a GPU")
     used, tokens = manifest["training"]["events_used"], manifest["text"]["tokens"]
     if settings.training.events == ALL_EVENTS and used < tokens:
         found.append(f"trained on {used:,} of {tokens:,} events, as many as fit into memory")
