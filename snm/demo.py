@@ -96,6 +96,6 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
             echo(f"  {part.share:.4f} of {explanation.probability:.4f}  {part.feature}")
         echo("\nThree sentences sampled from medium:")
         for seed in range(3):
-            echo(f"  {model.generate(seed, max_words=30, temperature=0.7)}")
+            echo(f"  {model.generate(seed=seed, max_words=30, temperature=0.7)}")
         if output:
             echo(f"\nThe models are in {folder}; try: snm next {folder / 'medium'} 'the name of the'")

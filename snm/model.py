@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from snm.errors import InputError, SettingsError
+from snm.errors import ClosedModel, InputError, SettingsError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
-from snm.text.encoding import Text, encode_lines, encode_sentences
+from snm.text.encoding import Sentence, Sentences, Text, as_lines, encode_lines, encode_sentences
 from snm.text.vocabulary import Vocabulary, split_words
 
 
@@ -62,20 +63,44 @@ class LanguageModel(ABC):
     def faults(self) -> Iterator[tuple[bool, str]]:
         """Check everything that needs no text: (whether a check failed, what is wrong) for each check."""
 
-    def score(self, sentence: str) -> float:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied by its path: the copy opens the folder again."""
+        return type(self), (os.path.abspath(self.path),)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.manifest == other.manifest
+
+    def __hash__(self) -> int:
+        return hash(tuple(entry["sha256"] for entry in self.manifest["files"].values()))
+
+    def __enter__(self) -> LanguageModel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the model's files. Every later call of the model raises `ClosedModel`."""
+        path = self.path
+        self.__dict__.clear()
+        self.__class__ = _ClosedModel  # type: ignore[assignment]
+        self.path = path
+
+    def score(self, sentence: Sentence) -> float:
         """log10 probability of a sentence, its end included."""
         return self.score_sentences([sentence])[0]
 
-    def score_sentences(self, sentences: Sequence[str]) -> list[float]:
+    def score_sentences(self, sentences: Sentences) -> list[float]:
         """log10 probability of each sentence, its end included; NaN for a blank one.
 
         Words outside a closed vocabulary are left out.
         """
         return [total_score(words) for words in self.score_words(sentences)]
 
-    def score_words(self, sentences: Sequence[str]) -> list[list[tuple[str, float]]]:
+    def score_words(self, sentences: Sentences) -> list[list[tuple[str, float]]]:
         """Each sentence's words and `</S>` with their log10 probabilities; NaN outside a closed vocabulary."""
-        tokens = encode_sentences(sentences, self.vocabulary).tokens
+        lines = list(as_lines(sentences, self.vocabulary))
+        tokens = encode_sentences(lines, self.vocabulary).tokens
         p = self.probabilities(tokens)
         if self.vocabulary.closed:
             p[tokens == UNKNOWN] = np.nan
@@ -83,8 +108,8 @@ class LanguageModel(ABC):
             logs = np.log10(p).tolist()
         scored: list[list[tuple[str, float]]] = []
         k = 0
-        for sentence in sentences:
-            words = split_words(sentence)
+        for line in lines:
+            words = split_words(line)
             if not words:
                 scored.append([])
                 continue
@@ -96,12 +121,13 @@ class LanguageModel(ABC):
     def start(self) -> bytes:
         """The state at the beginning of a sentence, for `step`.
 
-        A state is the ids of the last words. Equal states have the same future, so a state can be a dictionary key.
+        A state has the ids of the last words, each XOR a tag of the vocabulary. Equal states have the same future, so
+        a state can be a dictionary key. Models with the same vocabulary and features share states.
         """
         raise SettingsError(_WHOLE_SENTENCES)
 
-    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
-        """log10 P(word | state), and the state after the word. `</s>` ends a sentence."""
+    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
+        """log10 P(word | state) of a word or word id, and the state after it. `</S>` or `</s>` ends a sentence."""
         raise SettingsError(_WHOLE_SENTENCES)
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,12 +151,12 @@ class LanguageModel(ABC):
 
     def state_array(self, states: Sequence[bytes]) -> np.ndarray:
         """States as rows of an array, for `steps` and `expand`. (n, width) uint32"""
-        return np.frombuffer(bytearray().join(states), np.uint32).reshape(len(states), -1)
+        raise SettingsError(_WHOLE_SENTENCES)
 
-    def perplexity(self, text: Text | Iterable[str], threads: int = 1) -> PerplexityReport:
-        """Perplexity of an encoded text, or of sentences: a list of strings, or an open file."""
+    def perplexity(self, text: Text | Sentences, threads: int = 1) -> PerplexityReport:
+        """Perplexity of an encoded text, or of sentences."""
         if not isinstance(text, Text):
-            text = encode_lines(text, self.vocabulary)
+            text = encode_lines(as_lines(text, self.vocabulary), self.vocabulary)
         if not text.events:
             raise InputError("no words to score; expected one sentence a line")
         begun = time.perf_counter()
@@ -169,10 +195,10 @@ class LanguageModel(ABC):
         return [(self.vocabulary.words[i], float(p[i])) for i in best if p[i] > 0]
 
     def generate(
-        self, seed: int | Sequence[int] | None = None, prompt: str = "", max_words: int = 100,
+        self, prompt: str = "", *, seed: int | Sequence[int] | None = None, max_words: int = 100,
         temperature: float = 1.0, unknown: bool = False,
     ) -> str:  # fmt: skip
-        """Sample a sentence from the model; `<UNK>` only with `unknown`."""
+        """Sample a sentence that begins with `prompt`; `<UNK>` only with `unknown`."""
         if not 0 < temperature < math.inf:
             raise SettingsError(f"temperature is {temperature}; expected a number above 0")
         if np.any(np.asarray(seed or 0) < 0):
@@ -190,6 +216,32 @@ class LanguageModel(ABC):
             context = np.append(context, np.uint32(word))
             words.append(self.vocabulary.words[word])
         return " ".join(words)
+
+
+class _ClosedModel(ABC):
+    """A model after `close`. An ABC as a model is: an object can only change to a class of the same layout."""
+
+    path: Path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ClosedModel(f"the model {self.path} is closed; open it again with snm.load")
+
+    def __repr__(self) -> str:
+        return f"<closed model {self.path}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ClosedModel(f"the model {self.path} is closed; open it again with snm.load")
+
+    def __enter__(self) -> Any:
+        raise ClosedModel(f"the model {self.path} is closed; open it again with snm.load")
+
+    def __exit__(self, *error: object) -> None:  # noqa: B027
+        pass
+
+    def close(self) -> None:  # noqa: B027
+        pass
 
 
 def total_score(words: list[tuple[str, float]]) -> float:

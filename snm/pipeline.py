@@ -48,7 +48,7 @@ from snm.settings import NEURAL, Settings
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text import classes
 from snm.text.encoding import Text, count_words, encode_files, read_corpus
-from snm.text.files import Sources, find_files, names, plain_size
+from snm.text.files import Sources, are_files, find_files, names, plain_size
 from snm.text.sampling import sample_sentences, split_sentences
 from snm.text.vocabulary import Vocabulary, read_word_list
 
@@ -109,6 +109,8 @@ def train(
 ) -> LanguageModel:
     """Train a model on text and write it to the folder `output`.
 
+    `sources` name files, folders or globs; or they are an iterable of sentences: strings, or lists of words (a list of
+    strings names files: `iter(sentences)` is an iterable of them).
     `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and training stops by it. Without it a
     slice of the training text is held out where one is needed. `force` replaces a model at `output`. `notify` receives
     messages, `progress` makes progress bars.
@@ -132,7 +134,7 @@ def _check(settings: Settings, dev: Sources) -> None:
     settings.spec  # noqa: B018  raises an error if it cannot be parsed
     if dev and settings.model not in ("snm", *NEURAL):
         raise SettingsError(f"held-out text is for SNM and neural models; {settings.model!r} does not use it")
-    if dev:
+    if dev and are_files(dev):
         find_files(dev)
     if settings.model in NEURAL:
         require_torch()

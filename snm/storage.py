@@ -14,8 +14,8 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from snm import memory, parallel
-from snm.errors import FormatError, SettingsError
+from snm.errors import FormatError, ModelNotFound, SettingsError
 
 FORMAT = "snm-model"
 VERSION = 3
@@ -197,6 +197,28 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def replaced_file(name: str) -> Iterator[IO[str]]:
+    """A text stream that takes the place of a file when it was written as a whole; `-` is standard output."""
+    if name == "-":
+        yield sys.stdout
+        return
+    path = Path(os.path.realpath(name))
+    if path.exists() and not path.is_file():  # a pipe or a device is written as it is
+        with open(path, "w", encoding="utf-8") as stream:
+            yield stream
+        return
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(scratch, "w", encoding="utf-8") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
 def file_sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -238,7 +260,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Read the manifest of a model folder; validate the format and the sizes of all files."""
     path = Path(path)
     if not path.exists():
-        raise FormatError(f"{path}: no such model")
+        raise ModelNotFound(f"{path}: no such model")
     file = path / MANIFEST
     if not file.is_file():
         raise FormatError(f"{path} is not a model: expected a folder with {MANIFEST}, as written by snm train")

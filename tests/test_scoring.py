@@ -100,7 +100,7 @@ def test_scores_of_a_text_in_many_blocks_are_the_slow_readers(models: Models, mo
 
 
 def context_of(state: list[int]) -> list[int]:
-    """The context that a state stands for: from its last `<S>` on, or all of it."""
+    """The context of a state's ids: from its last `<S>` on, or all of it."""
     begins = [i for i, token in enumerate(state) if token == BEGIN]
     return state[begins[-1] :] if begins else state
 
@@ -127,7 +127,8 @@ def test_expanded_states_have_the_slow_readers_scores(models: Models, data: Any,
     states, m = draw_states(fast, data, n), data.draw(st.sampled_from([1, 2, 3, 70] if n < 5 else [1, 4]))
     random = np.random.default_rng(data.draw(st.integers(0, 1000)))
     words = random.integers(0, len(fast.vocabulary), m if shared else (n, m)).astype(np.uint32)
-    found = fast.expand(states, words)
+    tagged = states ^ np.uint32(fast.vocabulary.tag)
+    found = fast.expand(tagged, words)
     rows = np.broadcast_to(words, (n, m)).tolist()
     cache: dict[tuple[tuple[int, ...], int], float] = {}
     for c, state in enumerate(states.tolist()):
@@ -136,7 +137,7 @@ def test_expanded_states_have_the_slow_readers_scores(models: Models, data: Any,
             cache[key] = cache[key] if key in cache else slow_log10(slow, state, word)
             assert found[c, i] == pytest.approx(cache[key], rel=1e-5, abs=1e-6, nan_ok=True)
     chosen = random.integers(0, n * m, 2 * n)
-    after = fast.follow(states, words, chosen)
+    after = fast.follow(tagged, words, chosen) ^ np.uint32(fast.vocabulary.tag)
     expected = [[*states[k // m].tolist()[1:], rows[k // m][k % m]] for k in chosen.tolist()]
     assert after.tolist() == expected
 
@@ -151,4 +152,5 @@ def test_steps_have_the_slow_readers_scores(models: Models, data: st.DataObject)
         assert score == pytest.approx(slow_log10(slow, context, word), rel=1e-5, abs=1e-6, nan_ok=True)
         context.append(word)
         span = fast.extractor.span
-        assert np.frombuffer(state, "<u4").tolist() == ([BEGIN] * span + context)[-span:]
+        ids = np.frombuffer(state, "<u4") ^ np.uint32(fast.vocabulary.tag)
+        assert ids.tolist() == ([BEGIN] * span + context)[-span:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -23,15 +22,16 @@ from snm.cli.terminal import notify
 
 @click.command()
 @model_argument
-@click.argument("file", default="-", type=click.File("w", encoding="utf-8", atomic=True))
+@click.argument("file", default="-")
 @import_option
-def export(path: str, file: Any) -> None:
+def export(path: str, file: str) -> None:
     """Write a backoff MODEL (kn, katz, sbo) as an ARPA FILE (default: standard output)."""
     from snm.baselines.backoff.arpa import require_backoff, write_arpa
+    from snm.storage import replaced_file
 
     model = require_backoff(load_model(path), path)
-    with progress_bar("exporting", len(model.targets) + 1) as bar:
-        write_arpa(model, file, bar)
+    with progress_bar("exporting", len(model.targets) + 1) as bar, replaced_file(file) as stream:
+        write_arpa(model, stream, bar)
 
 
 @click.command(name="import")

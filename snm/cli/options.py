@@ -51,12 +51,13 @@ def chosen_threads(threads: int | None) -> int:
 
 def import_modules(ctx: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
     """Import modules by name, or Python files by path."""
-    sys.path.insert(0, "")
     for module in modules:
         path = Path(module)
         if path.suffix == ".py":
-            sys.path.insert(0, str(path.parent))
+            sys.path.append(str(path.parent))
             module = path.stem
+        else:
+            sys.path.append("")  # last, so that a file here never takes the place of an installed package
         try:
             import_module(module)
         except Exception as error:

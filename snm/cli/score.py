@@ -143,7 +143,8 @@ def generate(
     """Sample sentences from MODEL."""
     model = load_model(path)
     for i in range(count):
-        click.echo(model.generate(None if seed is None else (seed, i), prompt, max_words, temperature, unknown))
+        seeds = None if seed is None else (seed, i)
+        click.echo(model.generate(prompt, seed=seeds, max_words=max_words, temperature=temperature, unknown=unknown))
 
 
 @click.command()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, from_dtype, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import NativeValue, intrinsic, models, register_model, unbox
 
@@ -193,15 +193,15 @@ def chain_of(hashes, length, skipped):
 
 
 @helper
-def write_keys(state, templates, classes, by_class, hash_mask, column, hashes, keys):
+def write_keys(state, tag, templates, classes, by_class, hash_mask, column, hashes, keys):
     """keys[template, column]: the keys of the features after a state, or ABSENT."""
     width, context = len(state), 0
     for j in range(width):
-        word = state[width - 1 - j]
+        word = state[width - 1 - j] ^ tag
         hashes[0, j] = mix64(np.uint64(word) + _ONE)
         if by_class:
             hashes[1, j] = mix64(np.uint64(classes[word]) + _ONE)
-        context += context == j and (j == 0 or state[width - j] != BEGIN)
+        context += context == j and (j == 0 or state[width - j] ^ tag != BEGIN)
     for q in range(len(templates)):
         t = templates[q]
         if t.remote + t.adjacent == 0:
@@ -336,30 +336,36 @@ def add_words(n, words, start, stop, matrix, beam, weights):
                         weight[i] += factor * beam.read[i]
 
 
-_STATES, _RECORD, _CHOSEN, _SCORES = (
-    types.uint32[:, ::1],
-    from_dtype(BEAM_RECORD)[::1],
-    types.int64[::1],
-    types.float64[:, ::1],
-)
+_STATES, _CHOSEN, _SCORES = types.uint32[:, ::1], types.int64[::1], types.float64[:, ::1]
 _WORDS = types.uint32[::1], types.uint32[:, ::1]  # the same for all states, or a row for each
 _STEP = types.float64(types.int64, StateBytes(), types.int64)
 
 
 @helper
-def are_valid(words, states, width, vocabulary):
-    """Whether words are ids of the vocabulary, states have this width, and there is a row of words for each or all."""
+def are_states(states, tag, vocabulary):
+    """Whether all states have ids of the vocabulary; those of another one, with another tag, hardly ever have."""
+    valid = True
+    for c in range(len(states)):
+        for j in range(states.shape[1]):
+            valid &= states[c, j] ^ np.uint32(tag) < vocabulary
+    return valid
+
+
+@helper
+def are_valid(words, states, tag, width, vocabulary):
+    """Whether the states are valid, words are ids, and there is a row of words for each state or one for all."""
     for word in words.flat:
         if word >= vocabulary:
             return False
-    return words.size > 0 and states.shape[1] == width and (words.ndim == 1 or len(words) == len(states))
+    fitting = words.size > 0 and states.shape[1] == width and (words.ndim == 1 or len(words) == len(states))
+    return fitting and are_states(states, tag, vocabulary)
 
 
-@kernel_for([types.boolean(_STATES, w, types.int64, _CHOSEN, _STATES) for w in _WORDS])
-def follow(states, given, vocabulary, chosen, after):
+@kernel_for([types.boolean(_STATES, w, types.int64, types.int64, _CHOSEN, _STATES) for w in _WORDS])
+def follow(states, given, tag, vocabulary, chosen, after):
     """after[k]: the state of hypothesis chosen[k] of `expand`; False if states, words or hypotheses are invalid."""
     m, width = given.shape[-1], after.shape[1]
-    if not are_valid(given, states, width, vocabulary):
+    if not are_valid(given, states, tag, width, vocabulary):
         return False
     words, hypotheses = given.reshape((-1, m)), len(states) * m
     for k in range(len(chosen)):
@@ -368,19 +374,21 @@ def follow(states, given, vocabulary, chosen, after):
         c, i = chosen[k] // m, chosen[k] % m
         for j in range(width - 1):
             after[k, j] = states[c, j + 1]
-        after[k, width - 1] = words[min(c, len(words) - 1), i]
+        after[k, width - 1] = words[min(c, len(words) - 1), i] ^ np.uint32(tag)
     return True
 
 
 @helper
-def find_states(n, states, matrix, templates, classes, hash_mask, rows, beam):
+def find_states(n, states, tag, matrix, templates, classes, hash_mask, rows, beam):
     """Fill `rows` and `beam` with the rows of the first n of beam.members."""
     by_class = False
     for q in range(len(templates)):
         by_class |= templates[q].by_class != 0
     rows.first[0] = rows.last[0] = 0
     for c in range(n):
-        write_keys(states[beam.members[c]], templates, classes, by_class, hash_mask, c, beam.hashed_words, beam.keys)
+        write_keys(
+            states[beam.members[c]], tag, templates, classes, by_class, hash_mask, c, beam.hashed_words, beam.keys
+        )
         rows.last[0] = add_unigram(rows, rows.last[0], c, np.uint32(0), matrix)
     find_rows(n, beam.keys, matrix, beam.records, rows)
 
@@ -407,7 +415,7 @@ def score(states, words, record, starts_type, link_type, code_type, scores):
         beam.members[c] = beam.which[c] = c
     if shared and n > 1:
         n = find_equal(states, beam)
-    find_states(n, states, matrix, templates, classes, record.hash_mask, rows, beam)
+    find_states(n, states, np.uint32(record.tag), matrix, templates, classes, record.hash_mask, rows, beam)
     share_rows(n, shared, beam)
     for start in range(0, m, TILE):
         stop = min(start + TILE, m)
@@ -438,26 +446,29 @@ def kernels_of(*type_names):
     """
     starts_type, link_type, code_type = (np.dtype(name).type for name in type_names)
 
-    @kernel_for([types.boolean(_STATES, w, _RECORD, _SCORES) for w in _WORDS])
-    def expand(states, given, record, scores):
-        """`score` of any number of states; False if states or words are invalid."""
-        if not are_valid(given, states, record[0].width, record[0].words):
+    @kernel_for([types.boolean(_STATES, w, types.int64, _SCORES) for w in _WORDS])
+    def expand(states, given, address, scores):
+        """`score` of any number of states; False if states or words are invalid. `address`: of a record."""
+        record = carray(pointer(address), (1,), BEAM_RECORD)[0]
+        if not are_valid(given, states, record.tag, record.width, record.words):
             return False
         words = given.reshape((-1, given.shape[-1]))
         for start in range(0, len(states), TILE):
             part = slice(start, min(start + TILE, len(states)))
             of_part = words if len(words) == 1 else words[part]
-            score(states[part], of_part, record[0], starts_type, link_type, code_type, scores[part])
+            score(states[part], of_part, record, starts_type, link_type, code_type, scores[part])
         return True
 
     @kernel_for([_STEP], nogil=False)
     def step(address, state, word):
-        """log10 P of a word after a state. `address`: of a record, whose scratch memory the GIL protects."""
+        """log10 P of a word after a state, infinite for an invalid state. The GIL protects the record at `address`."""
         record = carray(pointer(address), (1,), BEAM_RECORD)[0]
         words = carray(pointer(address + _WORD), (1, 1), np.uint32)
         scores = carray(pointer(address + _SCORE), (1, 1), np.float64)
         words[0, 0] = word
         states = carray(pointer(state), (1, record.width), np.uint32)
+        if not are_states(states, record.tag, record.words):
+            return math.inf
         score(states, words, record, starts_type, link_type, code_type, scores)
         return scores[0, 0]
 

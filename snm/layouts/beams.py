@@ -12,6 +12,7 @@ _SCALARS = [
     ("words", "<i8"),  # size of the vocabulary
     ("n_templates", "<i8"),
     ("units", "<i8"),  # of the gate
+    ("tag", "<i8"),  # of the vocabulary, see `Vocabulary.tag`
     ("width", "<i8"),  # words of a state; -1 where the features cannot be computed from a state's words
     ("n_starts", "<i8"),
     ("n_bytes", "<i8"),  # of the matrix data

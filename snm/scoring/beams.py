@@ -21,27 +21,18 @@ class BeamScorer:
         """`gate` as `Gate.folded` makes it."""
         self._extractor, self._matrix, self._gate = extractor, matrix, gate
         types = [array.dtype.name for array in (matrix.starts, matrix.long_links, matrix.singles)]
-        self._expand, self.step = beam_kernels.kernels_of(*types)
+        self.expand, self.step = beam_kernels.kernels_of(*types)
         self.state_bytes = -1 if extractor.has_families else 4 * extractor.span
         """Length of a state that `step` takes; -1 where features of families need more than a state."""
+        self.tag = extractor.vocabulary.tag
         self._kept: list[Any] = []  # arrays whose addresses are in records, which live as long as the model
-        self._idle: list[np.ndarray] = []
-        self.address = self._make_record().ctypes.data
+        self.idle: list[int] = []
+        """Addresses of records for `expand` that no thread uses."""
+        self.address = self.make_record()
         """Of the record for `step`, which the GIL protects."""
 
-    def expand(self, states: np.ndarray, words: np.ndarray, scores: np.ndarray) -> bool:
-        """Fill `scores`; False where words or states do not fit the model."""
-        try:
-            record = self._idle.pop()
-        except IndexError:  # in use by other threads
-            record = self._make_record()
-        try:
-            return bool(self._expand(states, words, record, scores))
-        finally:
-            self._idle.append(record)
-
-    def _make_record(self) -> np.ndarray:
-        """A record of this model with scratch memory for one call at a time. (1,) BEAM_RECORD"""
+    def make_record(self) -> int:
+        """The address of a new record of this model, with scratch memory for one call at a time."""
         m, g, extractor = self._matrix, self._gate, self._extractor
         n, width = extractor.n_templates, extractor.span
         classes = np.zeros(1, np.uint16) if extractor.classes is None else extractor.classes
@@ -55,6 +46,7 @@ class BeamScorer:
             "words": len(extractor.vocabulary),
             "n_templates": n,
             "units": len(g.bias),
+            "tag": extractor.vocabulary.tag,
             "width": -1 if extractor.has_families else width,
             "n_starts": len(m.starts),
             "n_bytes": len(m.data),
@@ -81,4 +73,4 @@ class BeamScorer:
             for name, array in zip(names, arrays, strict=True):
                 record[f"{prefix}{name}_at"] = array.ctypes.data
         self._kept.append((record, model, rows, beam))
-        return record
+        return int(record.ctypes.data)

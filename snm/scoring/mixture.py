@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,9 @@ class MixtureModel(LanguageModel):
         self.weights = np.array(self.manifest["weights"], np.float64)
         self.vocabulary = self.members[0].vocabulary
         self._ids = [ids_in(member.vocabulary, self.vocabulary) for member in self.members]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (os.path.abspath(self.path), self.members)
 
     def __repr__(self) -> str:
         return f"<MixtureModel {self.path}: {', '.join(f'{w:.3f}' for w in self.weights)} of {self.members}>"

@@ -35,6 +35,10 @@ def _contiguous(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     return np.require(array, dtype, ["C", "A", "W", "E"])
 
 
+def _wrong_state(what: str) -> SettingsError:
+    return SettingsError(f"{what}; expected one that start, step, follow or state_array of this model made")
+
+
 class RowModel(LanguageModel):
     """A model made of rows of links, mapped from disk, which the features of an event select."""
 
@@ -80,11 +84,17 @@ class RowModel(LanguageModel):
         return storage.open_array(self.path / f"{name}.npy")
 
     def start(self) -> bytes:
-        return np.full(self.extractor.span, BEGIN, "<u4").tobytes()
+        return np.full(self.extractor.span, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
 
-    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
-        scores, states = self.steps(np.frombuffer(bytearray(state), np.uint32)[None], [word])
+    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
+        scores, states = self.steps(self.state_array([state]), np.array([self._id_of(word)], IDS))
         return float(scores[0]), states[0].tobytes()
+
+    def state_array(self, states: Sequence[bytes]) -> np.ndarray:
+        for state in states:
+            if not isinstance(state, bytes) or len(state) != 4 * self.extractor.span:
+                raise _wrong_state(f"a state of type {type(state).__name__}")
+        return np.frombuffer(bytearray().join(states), IDS).reshape(len(states), self.extractor.span)
 
     def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ids = np.ascontiguousarray(self._ids_of(words)).reshape(-1, 1)
@@ -94,16 +104,16 @@ class RowModel(LanguageModel):
         ids = self._candidates(states, words)
         n, m = len(states), ids.shape[-1]
         flat = np.empty((n, m, states.shape[1] + 1), np.uint32)
-        flat[:, :, :-1], flat[:, :, -1] = states[:, None], ids
+        flat[:, :, :-1], flat[:, :, -1] = states[:, None] ^ IDS.type(self.vocabulary.tag), ids
         p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, :, -1]
         with np.errstate(divide="ignore"):
             return np.where(p > 0, np.log10(p), np.nan)
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        kernel, words_known, width = self._following
+        kernel, tag, words_known, width = self._following
         try:
             after = np.empty((len(chosen), width), IDS)
-            if kernel(states, words, words_known, chosen, after):
+            if kernel(states, words, tag, words_known, chosen, after):
                 return after
         except _WRONG_ARGUMENTS:
             pass
@@ -113,13 +123,13 @@ class RowModel(LanguageModel):
         if len(wrong):
             raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
         if len(chosen):
-            kernel(_contiguous(states, IDS), ids, words_known, chosen, after)
+            kernel(_contiguous(states, IDS), ids, tag, words_known, chosen, after)
         return after
 
     @cached_property
-    def _following(self) -> tuple[Any, int, int]:
-        """(kernel, vocabulary size, state width) of `follow`. Cached: looking them up takes a fifth of a call."""
-        return beam_kernels.follow, len(self.vocabulary), self.extractor.span
+    def _following(self) -> tuple[Any, int, int, int]:
+        """(kernel, tag, vocabulary size, state width) of `follow`. Cached: looking them up takes a fifth of a call."""
+        return beam_kernels.follow, self.vocabulary.tag, len(self.vocabulary), self.extractor.span
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         """Validate the arguments of `expand`; return the ids of the words. (m,) or (n, m) uint32"""
@@ -129,11 +139,11 @@ class RowModel(LanguageModel):
                 f"words of shape {ids.shape} for {len(states)} states; expected a list of words for all states, "
                 f"or a row of words for each"
             )
+        states = np.asarray(states)
         if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != IDS:
-            raise SettingsError(
-                f"states of shape {states.shape} and type {states.dtype}; expected uint32 of shape "
-                f"{('n', self.extractor.span)}, made by state_array and follow"
-            )
+            raise _wrong_state(f"states of shape {states.shape} and type {states.dtype}")
+        if (states ^ IDS.type(self.vocabulary.tag) >= len(self.vocabulary)).any():
+            raise _wrong_state("a state of another vocabulary")
         if ids.max(initial=0) >= len(self.vocabulary):
             raise SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
         return _contiguous(ids, IDS)
@@ -147,6 +157,14 @@ class RowModel(LanguageModel):
             raise SettingsError(f"words of type {words.dtype}; expected strings, or ids")
         get = self._step_ids.get
         return np.array([get(word, UNKNOWN) for word in words.ravel().tolist()], np.uint32).reshape(words.shape)
+
+    def _id_of(self, word: str | int) -> int:
+        """The id of a word, or of an id."""
+        if isinstance(word, str):
+            return self._step_ids.get(word, UNKNOWN)
+        if isinstance(word, int | np.integer) and 0 <= word < len(self.vocabulary):
+            return int(word)
+        raise SettingsError(f"{word!r} is no word; expected a string, or an id below {len(self.vocabulary):,}")
 
     @cached_property
     def _step_ids(self) -> dict[str, int]:
@@ -193,12 +211,19 @@ class SnmModel(RowModel):
         return BeamScorer(self.extractor, self.matrix, self._folded)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        beams = self._beams
+        try:
+            address = beams.idle.pop()
+        except IndexError:  # in use by other threads
+            address = beams.make_record()
         try:
             scores = np.empty((len(states), words.shape[-1]))  # type: ignore[union-attr]
-            if self._beams.expand(states, words, scores):  # type: ignore[arg-type]
+            if beams.expand(states, words, address, scores):
                 return scores
         except _WRONG_ARGUMENTS:
             pass
+        finally:
+            beams.idle.append(address)
         if self.extractor.has_families:
             return super().expand(states, words)
         ids = self._candidates(states, words)
@@ -206,12 +231,18 @@ class SnmModel(RowModel):
             return np.empty((len(states), ids.shape[-1]))
         return self.expand(_contiguous(states, IDS), ids)
 
-    def step(self, state: bytes, word: str) -> tuple[float, bytes]:
+    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
         beams = self._beams
-        if len(state) != beams.state_bytes:
+        if type(state) is not bytes or len(state) != beams.state_bytes:
             return super().step(state, word)
-        number = self._step_ids.get(word, UNKNOWN)
-        return beams.step(beams.address, state, number), state[4:] + number.to_bytes(4, "little")
+        try:
+            number = self._step_ids[word]  # type: ignore[index]
+        except (KeyError, TypeError):
+            number = self._id_of(word)
+        score = beams.step(beams.address, state, number)
+        if score > 0.0:
+            raise _wrong_state("a state of another vocabulary")
+        return score, state[4:] + (number ^ beams.tag).to_bytes(4, "little")
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         keys = self._keys(context)

@@ -7,11 +7,14 @@ Tokens take four bytes each, in memory (eight while chunks are joined) or on dis
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -20,9 +23,12 @@ from snm.errors import InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.progress import Advance, ignore
-from snm.text.files import Sources, find_files, names, read_blocks
-from snm.text.vocabulary import Vocabulary, word_table
+from snm.text.files import Sources, are_files, find_files, names, read_blocks, read_lines
+from snm.text.vocabulary import Vocabulary, has_white_space, word_table
 
+Sentence = str | Sequence[str] | np.ndarray
+Sentences = Iterable[Sentence] | os.PathLike[str]
+LINES_PER_BLOCK = 1 << 14
 PIECE = 1 << 22  # tokens processed at a time
 Join = Callable[[Iterable[np.ndarray]], np.ndarray]
 """Joins chunks of tokens into one array, in memory or on disk."""
@@ -174,19 +180,69 @@ class _Encoder:
 
 def encode_files(sources: Sources, vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory) -> Text:
     """Encode text with a given vocabulary; words outside it become `<UNK>`."""
-    return encode_blocks(_read_ahead(read_blocks(find_files(sources))), vocabulary, advance, join)
+    return encode_blocks(_read_ahead(_blocks(sources, vocabulary)), vocabulary, advance, join)
+
+
+def as_lines(sentences: Sentences, vocabulary: Vocabulary | None = None) -> Iterator[str]:
+    """Sentences as strings. A sentence is a string, a list of words, or an array of word ids.
+
+    `sentences` are any iterable of them, or the path of a file with one a line. `vocabulary` has the words of ids.
+    """
+    if isinstance(sentences, str | bytes):
+        raise InputError(f"a {type(sentences).__name__} where sentences are expected; put it into a list")
+    if isinstance(sentences, os.PathLike):
+        for lines in read_lines(Path(sentences)):
+            yield from lines
+        return
+    if not isinstance(sentences, Iterable):
+        raise InputError(f"{type(sentences).__name__} is no text; expected sentences, or the path of a file")
+    for number, sentence in enumerate(sentences):
+        yield _as_line(sentence, number, vocabulary)
+
+
+def _as_line(sentence: Sentence, number: int, vocabulary: Vocabulary | None) -> str:
+    if isinstance(sentence, str):
+        return sentence
+    words = sentence.tolist() if isinstance(sentence, np.ndarray) else sentence
+    if isinstance(words, list | tuple) and vocabulary is not None and all(isinstance(word, int) for word in words):
+        wrong = [word for word in words if not 0 <= word < len(vocabulary)]
+        if wrong:
+            raise InputError(f"sentence {number}: id {wrong[0]}; expected ids below {len(vocabulary):,}")
+        return " ".join(vocabulary.words[word] for word in words)
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"sentence {number} is a {type(sentence).__name__}; expected a string, words, or word ids")
+    if any(not word or has_white_space(word) for word in words):
+        raise InputError(f"sentence {number}: a word is empty or has white space in it; expected one word a string")
+    return " ".join(words)
+
+
+def _blocks(sources: Sources, vocabulary: Vocabulary | None = None, whole_lines: bool = False) -> Iterator[bytes]:
+    """Blocks of UTF-8 text, of files or of sentences."""
+    if are_files(sources):
+        yield from read_blocks(find_files(sources), whole_lines)
+        return
+    lines = iter(as_lines(cast("Iterable[Sentence]", sources), vocabulary))
+    while some := list(islice(lines, LINES_PER_BLOCK)):
+        yield _joined(some, "\n")
+
+
+def _joined(lines: Iterable[str], separator: str) -> bytes:
+    """Sentences as UTF-8 text, one a line; line breaks inside a sentence are white space."""
+    text = separator.join(line.replace("\n", " ") for line in lines) + "\n"
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"a sentence has {text[error.start]!r}, which is no character; expected text") from None
 
 
 def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Text:
     """Encode sentences, one a string; blank strings are skipped, or separate documents."""
-    joined = "\n".join(line.replace("\n", " ") for line in lines) + "\n"
-    return encode_blocks(iter([joined.encode()]), vocabulary)
+    return encode_blocks(iter([_joined(lines, "\n")]), vocabulary)
 
 
 def encode_sentences(sentences: Iterable[str], vocabulary: Vocabulary) -> Text:
     """Encode sentences, one a string, each as a segment of its own even where `<S>` opens documents."""
-    joined = "\n\n".join(line.replace("\n", " ") for line in sentences) + "\n"
-    return encode_blocks(iter([joined.encode()]), vocabulary)
+    return encode_blocks(iter([_joined(sentences, "\n\n")]), vocabulary)
 
 
 def encode_blocks(
@@ -232,7 +288,7 @@ def read_corpus(
     chunks: list[tuple[int, int]] = []  # (number of the encoder, tokens)
 
     def encoded() -> Iterator[np.ndarray]:
-        blocks = _read_ahead(read_blocks(find_files(sources), whole_lines=not documents))
+        blocks = _read_ahead(_blocks(sources, whole_lines=not documents))
         for size, number, made in parallel.ordered(encode, blocks, len(encoders)):
             chunks.extend((number, len(chunk)) for chunk in made)
             yield from made

@@ -6,52 +6,77 @@ import bz2
 import glob
 import gzip
 import lzma
+import os
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
-from snm.errors import InputError, MissingExtra
+from snm.errors import InputError, InputNotFound, MissingExtra
 
 BLOCK = 2 << 20  # bytes read at a time
 STDIN = "-"
-Sources = str | Path | Sequence[str | Path]
-"""One file, folder, glob or `-` for standard input, or several of them."""
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""One file, folder, glob or `-` for standard input, or a list of them."""
+Sources = Files | Iterable[Any]
+"""Where text comes from: files, or an iterable of sentences (see `snm.text.encoding.as_lines`)."""
 _MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
 
-def find_files(sources: Sources) -> list[str]:
+def are_files(sources: Sources) -> TypeGuard[Files]:
+    """Whether these name files: a string or a path, or a list of those. Iterators and other lists are sentences."""
+    if isinstance(sources, str | os.PathLike):
+        return True
+    return isinstance(sources, list | tuple) and all(isinstance(source, str | os.PathLike) for source in sources)
+
+
+def find_files(sources: Files) -> list[str]:
     """The files that `sources` name. A folder stands for all files below it that are not hidden, sorted."""
-    if isinstance(sources, str | Path):
+    if isinstance(sources, str | os.PathLike):
         sources = [sources]
     if not sources:
         raise InputError("no text given; name files, folders or globs, or - for standard input")
     files: list[str] = []
-    for source in map(str, sources):
-        path = Path(source)
-        if source == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
-            found = [source]
-        elif path.is_dir():
-            found = sorted(
-                str(p) for p in path.rglob("*")
-                if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
-            )  # fmt: skip
-        else:
-            found = sorted(p for p in glob.glob(source, recursive=True) if Path(p).is_file())
+    for named in sources:
+        source = os.fspath(named)
+        try:
+            found = _files_named(source)
+        except OSError as error:  # such as a name that is too long
+            raise InputError(f"cannot read {_short(source)}: {error.strerror}") from error
         if not source:
             raise InputError("the name of a text is empty; name a file, a folder or a glob, or - for standard input")
         if not found:
-            what = "the folder is empty" if path.is_dir() else "no such file, folder or glob"
-            raise InputError(f"{source}: {what}")
+            if Path(source).is_dir():
+                raise InputError(f"{source}: the folder is empty")
+            raise InputNotFound(f"{_short(source)}: no such file, folder or glob (sentences are given as an iterator)")
         files.extend(found)
     return files
 
 
+def _files_named(source: str) -> list[str]:
+    path = Path(source)
+    if source == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
+        return [source]
+    if path.is_dir():
+        return sorted(
+            str(p) for p in path.rglob("*")
+            if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
+        )  # fmt: skip
+    return sorted(p for p in glob.glob(source, recursive=True) if Path(p).is_file())
+
+
 def names(sources: Sources) -> str:
     """The sources, for a message."""
-    return str(sources) if isinstance(sources, str | Path) else ", ".join(map(str, sources))
+    if not are_files(sources):
+        return "the sentences given"
+    return _short(str(sources) if isinstance(sources, str | os.PathLike) else ", ".join(map(str, sources)))
+
+
+def _short(text: str, most: int = 200) -> str:
+    """Text for a message, cut where it is long."""
+    return text if len(text) <= most else f"{text[:most]} ..."
 
 
 @contextmanager
@@ -120,7 +145,7 @@ class _ZstReader:
         pass
 
 
-def read_lines(sources: Sources) -> Iterator[list[str]]:
+def read_lines(sources: Files) -> Iterator[list[str]]:
     """Validated lines of text, blank ones included, as many at a time as are available."""
     for name in find_files(sources):
         rest = ""
@@ -184,7 +209,7 @@ def _check(block: bytes, name: str, line: int) -> None:
 
 def plain_size(sources: Sources) -> int:
     """Bytes of text to read; 0 for compressed files and standard input, where it is unknown."""
-    files = find_files(sources)
+    files = find_files(sources) if are_files(sources) else [STDIN]
     if any(name == STDIN or Path(name).suffix in (".bz2", ".gz", ".xz", ".zst") for name in files):
         return 0
     return sum(Path(name).stat().st_size for name in files)

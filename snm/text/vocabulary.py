@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,10 @@ MARKERS = ("<s>", "</s>", "<S>", "</S>")
 def split_words(text: str) -> list[str]:
     """The words of a line, without markers. ASCII white space separates them; a no-break space is part of a word."""
     return [word for word in _WHITE_SPACE.split(text) if word and word not in MARKERS]
+
+
+def has_white_space(word: str) -> bool:
+    return _WHITE_SPACE.search(word) is not None
 
 
 class Vocabulary:
@@ -49,6 +54,11 @@ class Vocabulary:
         return (self._lines, self.closed, self.document) == (other._lines, other.closed, other.document)
 
     __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def tag(self) -> int:
+        """A checksum of the words, 32 bits. States have ids XOR tag: those of another vocabulary are noticed."""
+        return zlib.crc32(self._lines)
 
     @property
     def never_a_target(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from snm.baselines.backoff.estimation import Estimate, Training
 
 MAX_DISCOUNTED = 5  # larger counts are not discounted
+MIN_UNSEEN = 1e-12  # mass of unseen words, below which rounding decides
 FALLBACK = 0.5
 """Taken off each count up to MAX_DISCOUNTED in an order whose ratios are undefined or out of range."""
 
@@ -28,12 +29,11 @@ def estimate(t: Training) -> Estimate:
     nothing_freed = np.add.reduceat(kept, c.offsets[:-1]) >= feature_counts - 1e-9
     feature_counts += nothing_freed & (orders > 0)
     probabilities = kept / np.repeat(feature_counts, lengths)
-    freed = 1.0 - np.add.reduceat(probabilities, c.offsets[:-1])
+    sums = np.add.reduceat(probabilities, c.offsets[:-1])
+    full = lengths == lengths[0]  # every word was seen: the freed mass stays in the row
+    probabilities /= np.repeat(np.where(full, sums, 1.0), lengths)
     unseen = 1.0 - t.sum_shorter(probabilities)  # what the shorter context gives to words not seen after this one
-    backoffs = np.where(unseen > 1e-9, freed / np.maximum(unseen, 1e-9), 0.0)
-    backoffs[0] = 0.0
-    full = (unseen <= 1e-9) & (orders > 0)  # every word was seen: the freed mass stays in the row
-    probabilities /= np.repeat(np.where(full, 1.0 - freed, 1.0), lengths)
+    backoffs = np.where(full, 0.0, (1.0 - sums) / np.maximum(unseen, MIN_UNSEEN))
     warnings = [
         f"order {order}: too few n-grams to estimate discounts from; "
         f"{FALLBACK} is taken off counts up to {MAX_DISCOUNTED}"

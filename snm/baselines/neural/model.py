@@ -66,6 +66,8 @@ class NeuralModel(LanguageModel):
         self.manifest = storage.read_manifest(self.path)
         try:
             self._open()
+        except FormatError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{self.path} is damaged ({error!r}); restore or rebuild the model") from error
 
