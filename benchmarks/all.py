@@ -22,8 +22,8 @@ SCRIPTS = {
     "read": "Vocabulary and encoding. The reference is our goal, 60 MB/s.",
     "count": "Counting alone. The reference is the whole of `lmplz -o 5`.",
     "adjust": "Leave-one-out training: weights looked up a second, all threads together. The reference is the rate at "
-    "which the machine adds to random slots of a table of the same size. On a machine that is short of huge memory "
-    "pages the rate of either row falls to two thirds from one run to the next.",
+    "which the machine adds to random slots of a table of the same size. From one run to the next, either row may "
+    "fall to two thirds of its rate.",
     "score": "Scoring text, one thread, from a file to its perplexity. The reference is `query` on KenLM's probing "
     "model.",
     "size": "Size. The reference is KenLM's trie with 8-bit quantisation; then the same model with weights of 16 bits.",
