@@ -50,7 +50,8 @@ def find_files(sources: Files) -> list[str]:
         if not found:
             if Path(source).is_dir():
                 raise InputError(f"{source}: the folder is empty")
-            raise InputNotFound(f"{_short(source)}: no such file, folder or glob (sentences are given as an iterator)")
+            hint = "; if it is a sentence, give sentences as an iterator" if " " in source else ""
+            raise InputNotFound(f"{_short(source)}: no such file, folder or glob{hint}")
         files.extend(found)
     return files
 
