@@ -75,6 +75,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise SettingsError(f"{name} is {value:,}; expected {low:,} or more")
+        for name, high in (("threads", 1024), ("prune", 1 << 31), ("max_words", 1 << 31), ("min_count", 1 << 62)):
+            if (getattr(self, name) or 0) > high:
+                raise SettingsError(f"{name} is {getattr(self, name):,}; expected {high:,} or less")
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
         if self.engine not in ENGINES:

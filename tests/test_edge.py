@@ -275,3 +275,18 @@ class TestSums:
         made = train(iter(["b", "b b"]), tmp_path / "m", settings)
         assert isinstance(made, BackoffModel)
         assert check_sums(made, encode_lines(["b", "b b", "b b b"], made.vocabulary), 50).worst < 1e-6
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        "options", [("--threads", "99999999999"), ("--prune", "99999999999999999999"), ("--max-words", "9" * 30)]
+    )
+    def test_numbers_out_of_range_are_refused_at_once(
+        self, options: tuple[str, str], corpus_file: Path, tmp_path: Path
+    ) -> None:
+        assert options[0].lstrip("-").replace("-", "_") in fails(
+            "train", corpus_file, "-o", tmp_path / "m", *options
+        ).replace("-", "_")
+        name = options[0].lstrip("-").replace("-", "_")
+        with pytest.raises(SettingsError, match=f"{name} is .*; expected .* or less"):
+            Settings(**{name: int(options[1])})  # type: ignore[arg-type]

@@ -98,3 +98,38 @@ def test_kernels_are_compiled_by_one_module_alone() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module == "numba" and path.name != "compile.py":
                 assert not names & {alias.name for alias in node.names}, path
+
+
+UNWRITABLE = """
+import os, sys, tempfile
+import numba.core.caching as caching
+real = caching._CacheLocator.ensure_cache_path
+
+def refuse(self):
+    if not self.get_cache_path().startswith(tempfile.gettempdir()):
+        raise PermissionError(13, "read-only")
+    real(self)
+
+caching._CacheLocator.ensure_cache_path = refuse
+from numba import config
+from snm.kernels import hashing
+assert config.CACHE_DIR == ""
+print(hashing.mix64._cache.cache_path)
+"""
+
+
+def test_kernels_are_cached_in_a_folder_of_the_users_own_where_nothing_else_can_be_written(tmp_path: Path) -> None:
+    """As for a service user without a home, with a package that root installed."""
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"TMPDIR": str(tmp_path), "PYTHONPATH": str(PACKAGE.parent)}
+
+    def cache_path() -> Path:
+        command = [sys.executable, "-c", UNWRITABLE]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=PACKAGE.parent)
+        return Path(done.stdout.strip())
+
+    folder = cache_path().parent
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o077 == 0
+    folder.chmod(0o777)  # others could have put kernels there
+    assert cache_path().parent != folder

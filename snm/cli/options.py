@@ -40,7 +40,8 @@ class Number(click.IntRange):
     name = "N"
 
 
-threads_option = click.option("--threads", type=Number(1), help="Threads.  [default: all cores]")
+MAX_THREADS = 1024
+threads_option = click.option("--threads", type=Number(1, MAX_THREADS), help="Threads.  [default: all cores]")
 
 
 def chosen_threads(threads: int | None) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from snm.cli.options import (
+    MAX_THREADS,
     Command,
     GroupedCommand,
     GroupedOption,
@@ -54,7 +55,7 @@ OPTIONS = [
     option("--memory", type=Size(), default="4G", show_default=True,
         help="Memory that training an SNM by one pass may use, mapped files not counted. With less, counting takes "
         "longer, and the adjustment is learned from fewer events with fewer weights."),
-    option("--threads", type=Number(1), help="Threads.  [default: all cores]"),
+    option("--threads", type=Number(1, MAX_THREADS), help="Threads.  [default: all cores]"),
     option("--engine", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", show_default=True,
         help="Where to train: on the threads of this machine or a GPU (needs PyTorch). auto takes a GPU where there "
         "is one, for neural models and texts of a million tokens."),
@@ -66,7 +67,7 @@ OPTIONS = [
     option("--document", group="Vocabulary", is_flag=True,
         help="TEXT has documents, separated by blank lines: features reach across sentences."),
 
-    option("--prune", group="Features", type=Number(1), default=2, show_default=True,
+    option("--prune", group="Features", type=Number(1, 1 << 31), default=2, show_default=True,
         help="Leave out features seen less often than this, except n-grams of up to five words."),
     option("--classes", group="Features", type=Number(4, 65536), default=256, show_default=True,
         help="Number of word classes to learn, where the features use them."),

@@ -4,10 +4,16 @@ Numba caches a compiled function under the content of the one file that defines 
 file would go unnoticed, so every kernel is cached under the content of all kernel and layout files instead.
 """
 
+import atexit
 import hashlib
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
-from numba import njit
+from numba import config, njit
 from numba.core.caching import IndexDataCacheFile
 
 _PACKAGE = Path(__file__).parent.parent
@@ -37,11 +43,41 @@ class _CacheFile(IndexDataCacheFile):
             return {}
 
 
+@cache
+def _temporary_cache():
+    """A folder for compiled kernels where neither the package nor the home of the user can be written.
+
+    It must be the user's own: kernels are pickled, and whoever could write them could run code here.
+    """
+    path = Path(tempfile.gettempdir()) / f"snm-kernels-{getattr(os, 'getuid', int)()}"
+    with suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == getattr(os, "getuid", int)()
+        if own and not found.st_mode & 0o077:
+            return str(path)
+    folder = tempfile.TemporaryDirectory(prefix="snm-kernels-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def _cached(function, options):
+    """`njit` with a cache, wherever one can be written."""
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # Numba found no folder that it can write to
+        before, config.CACHE_DIR = config.CACHE_DIR, _temporary_cache()
+        try:
+            return njit(cache=True, **options)(function)
+        finally:
+            config.CACHE_DIR = before
+
+
 def _compiled(*, signatures=(), **options):
     """A decorator: `njit` with these options, cached under `_STAMP`."""
 
     def decorate(function):
-        dispatcher = njit(cache=True, **options)(function)
+        dispatcher = _cached(function, options)
         dispatcher._cache._cache_file = _CacheFile(dispatcher._cache)
         for signature in signatures:
             dispatcher.compile(signature)
