@@ -6,6 +6,7 @@ is always complete. The manifest is the last file written.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import mmap
@@ -81,6 +82,8 @@ class ModelWriter:
             raise SettingsError(
                 f"{path} exists already; choose another name, or replace it with --force (in Python force=True)"
             )
+        elif self.path.exists():
+            _check_replaceable(self.path)
         self.folder = self._hidden_name()
         self._arrays: dict[str, ArrayWriter] = {}
 
@@ -154,10 +157,17 @@ class ModelWriter:
         _sync(self.folder)
         old = None
         if self.force and self.path.exists():
+            if any(self.path.iterdir()):
+                _check_replaceable(self.path)  # again: training took its time
             old = self._hidden_name()
-            os.rename(self.path, old)
+            if _exchange(self.folder, self.path):
+                os.rename(self.folder, old)
+                self.folder = self.path
+            else:
+                os.rename(self.path, old)
         try:
-            os.rename(self.folder, self.path)
+            if self.folder != self.path:
+                os.rename(self.folder, self.path)
         except OSError as error:
             if old is not None:
                 os.rename(old, self.path)
@@ -165,6 +175,7 @@ class ModelWriter:
             raise SettingsError(
                 f"cannot rename to {self.path}: {error.strerror} (did another run write it?); the model is in {kept}"
             ) from error
+        self.folder = Path()
         _sync(self.path.parent)
         if old is not None:
             shutil.rmtree(old)
@@ -187,6 +198,33 @@ class ModelWriter:
                 array.close()
         if self.folder.name and self.folder.exists():
             shutil.rmtree(self.folder)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise an error if a folder is no model of ours, or has other files beside the model's."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        files = {MANIFEST, *manifest["files"]} if manifest["format"] == FORMAT else set()
+    except (OSError, ValueError, KeyError, TypeError):
+        files = set()
+    if not files:
+        raise SettingsError(
+            f"{path} is not a model of snm, or a damaged one; remove it yourself, or choose another name"
+        )
+    strange = next((p for p in path.rglob("*") if not p.is_dir() and p.relative_to(path).as_posix() not in files), None)
+    nested = {f"{Path(name).parent.as_posix()}/{MANIFEST}" for name in files if "/" in name}
+    if strange is not None and strange.relative_to(path).as_posix() not in nested:
+        raise SettingsError(f"{strange} is not part of the model {path}; move it away, or choose another name")
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Exchange two folders in one step, where the system can: Linux, with most file systems."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(renameat2(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0)
 
 
 def _sync(path: Path) -> None:

@@ -290,3 +290,80 @@ class TestLimits:
         name = options[0].lstrip("-").replace("-", "_")
         with pytest.raises(SettingsError, match=f"{name} is .*; expected .* or less"):
             Settings(**{name: int(options[1])})  # type: ignore[arg-type]
+
+
+class TestReplacing:
+    def test_force_replaces_a_model_and_nothing_else(self, corpus_file: Path, tmp_path: Path) -> None:
+        path, settings = tmp_path / "m", Settings(order=2, threads=1)
+        train(corpus_file, path, settings)
+        train(corpus_file, path, settings, force=True)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
+        (path / "notes.txt").write_text("precious")
+        with pytest.raises(SettingsError, match=r"notes\.txt is not part of the model"):
+            train(corpus_file, path, settings, force=True)
+        assert (path / "notes.txt").read_text() == "precious"
+
+    def test_a_folder_with_a_manifest_of_another_program_is_left_alone(self, corpus_file: Path, tmp_path: Path) -> None:
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "manifest.json").write_text('{"name": "a web page", "files": {}}')
+        with pytest.raises(SettingsError, match="is not a model of snm"):
+            train(corpus_file, tmp_path / "site", Settings(order=2, threads=1), force=True)
+        assert (tmp_path / "site" / "manifest.json").exists()
+
+    def test_a_mixture_is_replaced_with_its_members(self, tmp_path: Path, corpus_file: Path) -> None:
+        text = corpus_file.parent / "golden.txt"
+        text.write_text("the old stone holds the lantern\n" * 5)
+        for _ in range(2):
+            snm.mix([GOLDEN / "snm", GOLDEN / "backoff"], text, tmp_path / "mixed", force=True)
+        assert snm.load(tmp_path / "mixed").score("the old stone") < 0
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges two folders in one step")
+    def test_there_is_a_model_at_every_moment(self, corpus_file: Path, tmp_path: Path) -> None:
+        path, settings = tmp_path / "m", Settings(order=2, model="kn", threads=1)
+        train(corpus_file, path, settings)
+        stop, looked, missing = threading.Event(), 0, 0
+
+        def look() -> None:
+            nonlocal looked, missing
+            while not stop.is_set():
+                looked, missing = looked + 1, missing + (not (path / "manifest.json").exists())
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        for _ in range(10):
+            train(corpus_file, path, settings, force=True)
+        stop.set()
+        watcher.join()
+        assert looked > 10
+        assert missing == 0
+
+
+class TestImport:
+    def test_numbers_that_are_no_probabilities(self, tmp_path: Path) -> None:
+        lines = (Path(__file__).parent / "golden" / "kneser-ney.arpa").read_text().split("\n")
+        number = next(i for i, line in enumerate(lines) if line.count("\t") == 2)
+        for wrong in ("nan", "inf", "0.5", "1e999"):
+            parts = lines[number].split("\t")
+            damaged = [*lines[:number], "\t".join([wrong, *parts[1:]]), *lines[number + 1 :]]
+            (tmp_path / "a.arpa").write_text("\n".join(damaged))
+            assert "expected finite numbers, the first not above 0" in fails(
+                "import", tmp_path / "a.arpa", "-o", tmp_path / "m"
+            )
+        twice = [*lines[: number + 1], *lines[number:]]
+        counted = "\n".join(twice)
+        total = int(lines[1].partition("=")[2])
+        (tmp_path / "a.arpa").write_text(counted.replace(f"ngram 1={total}", f"ngram 1={total + 1}", 1))
+        assert "twice" in fails("import", tmp_path / "a.arpa", "-o", tmp_path / "m")
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"\\data\\\nngram 1=x\n\n", b"\\data\\\nngram 1=99999999999999\n\n\\1-grams:\n-1\ta\n",
+            "\\data\\\n".encode("utf-16"), b"mmap lm http://kheafield.com/code format version 5\n\x00\xff", b"",
+            b"\x1f\x8b\x08\x00cut", b"\xfd7zXZ\x00cut", b"x" * 3_000_000,
+        ],
+    )  # fmt: skip
+    def test_what_is_no_arpa_file_is_refused_in_a_line(self, content: bytes, tmp_path: Path) -> None:
+        (tmp_path / "a.arpa").write_bytes(content)
+        assert len(fails("import", tmp_path / "a.arpa", "-o", tmp_path / "m")) < 600
+        assert not (tmp_path / "m").exists()

@@ -6,7 +6,8 @@ length are the contexts of the next, and the links of a context with its words a
 
 from __future__ import annotations
 
-import io
+import lzma
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from snm.baselines.backoff.model import BackoffModel
 from snm.counts.index import build_row_index
 from snm.errors import FormatError, SettingsError
 from snm.features.extraction import Extractor
-from snm.features.specification import FeatureSpec
+from snm.features.specification import MAX_WORDS, FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.manifest import describe_rows
@@ -29,6 +30,7 @@ from snm.text.vocabulary import Vocabulary
 
 NAMES = {BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
 LINES_PER_WRITE = 1 << 16
+MAX_LINE = BLOCK = 1 << 20
 LOG_ZERO = -99.0  # log10 of probability 0, by convention
 
 
@@ -94,6 +96,8 @@ def read_arpa(path: str | Path, output: str | Path, force: bool = False, advance
         keys, targets, p = (np.concatenate(parts) for parts in zip(*links, strict=True))
         order = np.lexsort((targets, keys))
         keys, targets, p = keys[order], targets[order], p[order]
+        if ((keys[1:] == keys[:-1]) & (targets[1:] == targets[:-1])).any():
+            raise FormatError(f"{path}: an n-gram is there twice; expected each once")
         features, starts = np.unique(keys, return_index=True)
         backoffs = _backoffs(extractor, read, features, path)
         index = build_row_index(features)
@@ -117,18 +121,19 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
     read: list[Level] = []
     ids: dict[str, int] = {}
     with open_text(str(path)) as raw:
-        lines = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+        lines = _text_lines(raw, path)
         expected = _header(lines, path)
         for length, n in enumerate(expected, 1):
-            words = np.zeros((n, length), np.uint32)
-            values = np.zeros((n, 2), np.float64)
-            found = 0
+            words, values, found = np.zeros((0, length), np.uint32), np.zeros((0, 2)), 0
             for line in _section(lines, length, path):
                 parts = line.split("\t") if "\t" in line else line.split(" ")
                 gram = parts[1].split(" ") if "\t" in line else parts[1 : 1 + length]
                 rest = parts[2:] if "\t" in line else parts[1 + length :]
                 if len(gram) != length or found == n:
-                    raise FormatError(f"{path}, {length}-grams: cannot read {line!r}; expected {n:,} n-grams")
+                    raise FormatError(f"{path}, {length}-grams: cannot read {_short(line)!r}; expected {n:,} n-grams")
+                if found == len(words):  # not as many as the header claims: that may be anything
+                    more = min(n, max(1024, 2 * found))
+                    words, values = np.resize(words, (more, length)), np.resize(values, (more, 2))
                 if length == 1:
                     ids.setdefault(gram[0], len(ids))
                 try:
@@ -136,14 +141,46 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                     values[found] = float(parts[0]), float(rest[0]) if rest else 0.0
                 except (KeyError, ValueError):
                     raise FormatError(
-                        f"{path}, {length}-grams: cannot read {line!r}; expected numbers, and words of the 1-grams"
+                        f"{path}, {length}-grams: cannot read {_short(line)!r}; expected numbers, and words of the "
+                        f"1-grams"
                     ) from None
                 found += 1
                 advance(1)
             if found != n:
                 raise FormatError(f"{path}: {found:,} {length}-grams; expected {n:,}, as its header says")
-            read.append(Level(words, values[:, 0], values[:, 1]))
+            if length == 1 and len(ids) != n:
+                raise FormatError(f"{path}: a word is there twice among the 1-grams; expected each once")
+            wrong = np.flatnonzero(~((values[:n, 0] <= 0) & np.isfinite(values[:n]).all(axis=1)))
+            if len(wrong):
+                numbers = values[wrong[0]].tolist()
+                raise FormatError(
+                    f"{path}, {length}-gram {wrong[0] + 1:,} has the log10 probability and backoff {numbers}; expected "
+                    f"finite numbers, the first not above 0"
+                )
+            read.append(Level(words[:n], values[:n, 0], values[:n, 1]))
     return _renumber(ids, read)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _text_lines(raw: IO[bytes], path: Path) -> Iterator[str]:
+    """Lines of a file, without their ends; an error of the file is one of its format."""
+    rest, data = b"", b"\n"
+    try:
+        while data:
+            data = raw.read(BLOCK)
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > MAX_LINE:
+                raise FormatError(f"{path}: a line of more than {MAX_LINE:,} bytes; expected an ARPA file")
+            for line in lines:
+                yield line.decode()
+        yield rest.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is not UTF-8 ({error.reason}); expected an ARPA file as text") from None
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise FormatError(f"cannot read {path}: {error}; is it cut short?") from error
 
 
 def _renumber(ids: dict[str, int], read: list[Level]) -> tuple[Vocabulary, list[Level]]:
@@ -159,12 +196,17 @@ def _renumber(ids: dict[str, int], read: list[Level]) -> tuple[Vocabulary, list[
     return vocabulary, read
 
 
-def _header(lines: IO[str], path: Path) -> list[int]:
+def _header(lines: Iterator[str], path: Path) -> list[int]:
     counts: list[int] = []
     for line in lines:
         text = line.strip()
         if text.startswith("ngram "):
-            counts.append(int(text.partition("=")[2]))
+            number = text.partition("=")[2].strip()
+            if not number.isdecimal() or len(counts) == MAX_WORDS:
+                raise FormatError(
+                    f"{path}: cannot read {_short(text)!r}; expected up to {MAX_WORDS} lines ngram N=COUNT"
+                )
+            counts.append(int(number))
         elif counts and not text:
             return counts
         elif counts or (text and text != "\\data\\"):
@@ -172,7 +214,7 @@ def _header(lines: IO[str], path: Path) -> list[int]:
     raise FormatError(f"{path} is not an ARPA file; expected \\data\\ and lines such as 'ngram 1=1000' first")
 
 
-def _section(lines: IO[str], length: int, path: Path) -> Iterator[str]:
+def _section(lines: Iterator[str], length: int, path: Path) -> Iterator[str]:
     for line in lines:
         if line.strip():
             if line.strip() != f"\\{length}-grams:":
