@@ -19,8 +19,28 @@ _KINDS = {
 }
 
 
+TRIES = 20  # to open a model that is being replaced
+
+
 def load(path: str | Path) -> LanguageModel:
-    """Open a model folder. Arrays are mapped, not read, so this takes milliseconds whatever their size."""
+    """Open a model folder. Arrays are mapped, not read, so this takes milliseconds whatever their size.
+
+    If the model is replaced meanwhile, its files may be of two versions: then the new one is opened.
+    """
+    for _ in range(TRIES):
+        version = storage.version_of(Path(path))
+        try:
+            model = _open(path)
+        except FormatError:
+            if storage.version_of(Path(path)) == version:
+                raise
+            continue
+        if storage.version_of(Path(path)) == version:
+            return model
+    raise FormatError(f"{path} is replaced again and again; try later")
+
+
+def _open(path: str | Path) -> LanguageModel:
     manifest = storage.read_manifest(Path(path))
     kind = manifest.get("kind")
     if kind not in _KINDS:
@@ -28,6 +48,6 @@ def load(path: str | Path) -> LanguageModel:
     module, _, name = _KINDS[kind].partition(":")
     model_class = getattr(import_module(module), name)
     if kind == "mixture":
-        model_class = partial(model_class, members=[load(Path(path) / folder) for folder in manifest["members"]])
+        model_class = partial(model_class, members=[_open(Path(path) / folder) for folder in manifest["members"]])
     model: LanguageModel = model_class(path)
     return model

@@ -294,6 +294,15 @@ def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
     return owner if isinstance(owner, mmap.mmap) else None
 
 
+def version_of(path: Path) -> tuple[int, ...] | None:
+    """What identifies a written version of a model; None where there is no model."""
+    try:
+        found = (path / MANIFEST).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read the manifest of a model folder; validate the format and the sizes of all files."""
     path = Path(path)

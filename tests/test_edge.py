@@ -337,6 +337,26 @@ class TestReplacing:
         assert looked > 10
         assert missing == 0
 
+    def test_a_reader_finds_one_version_of_a_model(self, corpus_file: Path, tmp_path: Path) -> None:
+        path, stop = tmp_path / "m", threading.Event()
+        found: set[float] = set()
+        settings = [Settings(order=n, model="kn", min_count=1, threads=1) for n in (2, 3)]
+        expected = {train(corpus_file, tmp_path / str(i), s).score(SENTENCE) for i, s in enumerate(settings)}
+        train(corpus_file, path, settings[0])
+
+        def read() -> None:
+            while not stop.is_set():
+                found.add(snm.load(path).score(SENTENCE))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for i in range(1, 11):
+            train(corpus_file, path, settings[i % 2], force=True)
+        stop.set()
+        reader.join()
+        assert found
+        assert found <= expected, "one version or the other, no mixture of them"
+
 
 class TestImport:
     def test_numbers_that_are_no_probabilities(self, tmp_path: Path) -> None:
