@@ -226,16 +226,19 @@ class _ClosedModel(ABC):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise ClosedModel(f"the model {self.path} is closed; open it again with snm.load")
+        raise self._error()
 
     def __repr__(self) -> str:
         return f"<closed model {self.path}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise ClosedModel(f"the model {self.path} is closed; open it again with snm.load")
+        raise self._error()
 
     def __enter__(self) -> Any:
-        raise ClosedModel(f"the model {self.path} is closed; open it again with snm.load")
+        raise self._error()
+
+    def _error(self) -> ClosedModel:
+        return ClosedModel(f"the model {self.path} is closed; open it again with snm.load")
 
     def __exit__(self, *error: object) -> None:  # noqa: B027
         pass

@@ -147,8 +147,9 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources) -> No
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
-    events = choose_events(job, engine, texts.train, extractor)
-    counted = count(job, engine, texts.train, extractor, events)
+    unigrams = unigram_counts(texts.train, extractor)
+    events = choose_events(job, engine, texts.train, extractor, unigrams)
+    counted = count(job, engine, texts.train, extractor, unigrams, events)
     adjustment, training = adjust(job, engine, texts, extractor, counted, events)
     del events
     pages = build(job, engine, extractor, adjustment, counted)
@@ -159,7 +160,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources) -> No
         job.notify("counting again, with the text that was held out")
         for name in (*COUNT_ARRAYS, *ARRAYS):
             job.writer.drop(name)
-        counted = count(job, engine, texts.whole, extractor, None)
+        counted = count(job, engine, texts.whole, extractor, unigram_counts(texts.whole, extractor), None)
         pages = build(job, engine, extractor, again, counted)
     finish_snm(job, extractor, counted, figures, pages, training, gate)
 
@@ -168,7 +169,7 @@ def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, Texts(text, text), vocabulary)
     engine = engines.make(job.settings, text.events, job.progress, job.notify)
-    counted = count(job, engine, text, extractor, None)
+    counted = count(job, engine, text, extractor, unigram_counts(text, extractor), None)
     smooth(job, text, extractor, counted, figures)
 
 
@@ -271,16 +272,20 @@ def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
     return extractor
 
 
-def choose_events(job: Job, engine: Engine, text: Text, extractor: Extractor) -> TrainingEvents | None:
+def choose_events(
+    job: Job, engine: Engine, text: Text, extractor: Extractor, unigrams: Counts
+) -> TrainingEvents | None:
     """The events that the adjustment is learned from; None where it is not learned from the training text."""
     training = job.settings.training
     if training.loss == "multinomial" or not training.passes:
         return None
-    return engine.choose_events(text, extractor, unigram_counts(text, extractor), job.writer)
+    return engine.choose_events(text, extractor, unigrams, job.writer)
 
 
-def count(job: Job, engine: Engine, text: Text, extractor: Extractor, events: TrainingEvents | None) -> Counted:
-    """Count the features of a text, and annotate `events` with their counts."""
+def count(
+    job: Job, engine: Engine, text: Text, extractor: Extractor, unigrams: Counts, events: TrainingEvents | None
+) -> Counted:
+    """Count the features of a text, and annotate `events` with their counts. `unigrams`: the empty feature's row."""
     writer, spec = job.writer, extractor.spec
     prune = job.settings.prune if job.settings.model == "snm" else 1
     counting = engine.count(text, extractor, prune, events, writer)
@@ -299,7 +304,7 @@ def count(job: Job, engine: Engine, text: Text, extractor: Extractor, events: Tr
         rows_by_type += np.bincount(types, minlength=len(spec.types))
         singles_by_type += np.bincount(types[part.feature_counts == 1], minlength=len(spec.types))
 
-    write(unigram_counts(text, extractor))
+    write(unigrams)
     checked = False
     for part in counting:
         if not checked and counting.done:
@@ -457,7 +462,8 @@ def smooth(job: Job, text: Text, extractor: Extractor, counted: Counted, figures
 
 def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources) -> None:
     """Train a neural model, and write it."""
-    from snm.baselines.neural.training import clear_checkpoint, train_network  # imports PyTorch
+    from snm.baselines.neural.checkpoints import clear_checkpoint  # these import PyTorch
+    from snm.baselines.neural.training import train_network
 
     s = job.settings
     train, held_out = (text, _given(job, dev, vocabulary)) if dev else _slice(job, text, vocabulary, required=True)

@@ -159,15 +159,13 @@ class ModelWriter:
         if self.force and self.path.exists():
             if any(self.path.iterdir()):
                 _check_replaceable(self.path)  # again: training took its time
-            old = self._hidden_name()
             if _exchange(self.folder, self.path):
-                os.rename(self.folder, old)
-                self.folder = self.path
-            else:
-                os.rename(self.path, old)
+                _sync(self.path.parent)
+                return  # the old model is in the hidden folder now, which `__exit__` removes
+            old = self._hidden_name()
+            os.rename(self.path, old)
         try:
-            if self.folder != self.path:
-                os.rename(self.folder, self.path)
+            os.rename(self.folder, self.path)
         except OSError as error:
             if old is not None:
                 os.rename(old, self.path)
@@ -175,7 +173,6 @@ class ModelWriter:
             raise SettingsError(
                 f"cannot rename to {self.path}: {error.strerror} (did another run write it?); the model is in {kept}"
             ) from error
-        self.folder = Path()
         _sync(self.path.parent)
         if old is not None:
             shutil.rmtree(old)
@@ -211,10 +208,9 @@ def _check_replaceable(path: Path) -> None:
         raise SettingsError(
             f"{path} is not a model of snm, or a damaged one; remove it yourself, or choose another name"
         )
-    strange = next((p for p in path.rglob("*") if not p.is_dir() and p.relative_to(path).as_posix() not in files), None)
-    nested = {f"{Path(name).parent.as_posix()}/{MANIFEST}" for name in files if "/" in name}
-    if strange is not None and strange.relative_to(path).as_posix() not in nested:
-        raise SettingsError(f"{strange} is not part of the model {path}; move it away, or choose another name")
+    for file in path.rglob("*"):
+        if not file.is_dir() and file.relative_to(path).as_posix() not in files:
+            raise SettingsError(f"{file} is not part of the model {path}; move it away, or choose another name")
 
 
 def _exchange(a: Path, b: Path) -> bool:

@@ -141,6 +141,8 @@ class TestSentences:
             (iter(lines), ((*line.split(),) for line in lines), [s.split() for s in lines])
         ):
             assert train(sentences, tmp_path / str(number), settings).manifest["files"] == expected
+        with pytest.raises(InputError, match="NUL"):
+            train(iter(["a \0 b"]), tmp_path / "b", settings)
         with pytest.raises(InputNotFound, match="no such file"):
             train(lines[:3], tmp_path / "b", settings)
 
@@ -298,6 +300,11 @@ class TestReplacing:
         train(corpus_file, path, settings)
         train(corpus_file, path, settings, force=True)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
+        (path / "a" / "b").mkdir(parents=True)
+        (path / "a" / "b" / "more.txt").write_text("precious too")
+        with pytest.raises(SettingsError, match=r"more\.txt is not part of the model"):
+            train(corpus_file, path, settings, force=True)
+        (path / "a" / "b" / "more.txt").unlink()
         (path / "notes.txt").write_text("precious")
         with pytest.raises(SettingsError, match=r"notes\.txt is not part of the model"):
             train(corpus_file, path, settings, force=True)

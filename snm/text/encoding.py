@@ -223,7 +223,10 @@ def _blocks(sources: Sources, vocabulary: Vocabulary | None = None, whole_lines:
         return
     lines = iter(as_lines(cast("Iterable[Sentence]", sources), vocabulary))
     while some := list(islice(lines, LINES_PER_BLOCK)):
-        yield _joined(some, "\n")
+        block = _joined(some, "\n")
+        if b"\0" in block:
+            raise InputError("a sentence has a NUL character; expected text")
+        yield block
 
 
 def _joined(lines: Iterable[str], separator: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from snm.baselines.neural.checkpoints import Checkpoint, clear_checkpoint
+from snm.baselines.neural.checkpoints import Checkpoint
 from snm.baselines.neural.fitting import Fit, FitSettings
 from snm.baselines.neural.model import shape_text
 from snm.baselines.neural.networks import Network, Shape
@@ -22,8 +22,6 @@ from snm.text.classes import CLASSES, FREQUENT, learn_classes
 from snm.text.classes import PASSES as CLASS_PASSES
 from snm.text.encoding import Text
 from snm.text.vocabulary import Vocabulary
-
-__all__ = ["clear_checkpoint", "fit_settings", "make_network", "train_network"]
 
 ORDERS = {"hsme": 5, "rnn": 9}  # those of the benchmark
 PASSES = {"hsme": 2, "rnn": 6}
