@@ -20,7 +20,7 @@ from snm.cli.terminal import notify
 @click.option(
     "--shard", type=Number(0), default=0, show_default=True, help="The benchmark's held-out shard to test on."
 )
-@click.option("-o", "--output", required=True, help="Folder for the results; a run that was stopped goes on there.")
+@click.option("-o", "--output", required=True, help="Folder for the results; a stopped run resumes there.")
 @click.option("--vocab", help="File with the vocabulary of all models, one word a line.")
 @click.option("--prune", type=Number(1), default=1, show_default=True,
               help="Leave out SNM's features seen less often, except n-grams of up to five words.")  # fmt: skip
@@ -29,9 +29,9 @@ from snm.cli.terminal import notify
 @click.option("--take", multiple=True, metavar="FOLDER",
               help="Take models that are missing from the results of another run, such as one on a GPU.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="MODEL",
-              help="Train this model and make no table: its results are for --take elsewhere.")  # fmt: skip
+              help="Train only this model and make no table; use its results elsewhere with --take.")  # fmt: skip
 @click.option("--keep-models", is_flag=True, help="Keep the models too, not only their probabilities of the text.")
-@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for training, as of snm train.")
+@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for training, as in snm train.")
 @threads_option
 @json_option
 def reproduce(

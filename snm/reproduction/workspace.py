@@ -1,9 +1,8 @@
-"""The paper's tables on any corpus: what is missing is trained, what is there is taken.
+"""A folder of results: models that are missing are trained, results that exist are used.
 
-A workspace keeps of every model its probabilities of the valid and test text, its size, and how long it took, so that
-a run that was stopped goes on where it was, and mixtures cost nothing. Mixture weights are found on the valid text;
-perplexities are the test text's. On another corpus than the paper's, ratios to Kneser-Ney of order 5 are what
-compares.
+A workspace keeps each model's probabilities of the valid and test text, its size and its training time. A stopped run
+resumes from there, and mixtures cost nothing. Mixture weights are found on the valid text; perplexities are of the test
+text. On another corpus than the paper's, only the ratios to Kneser-Ney of order 5 can be compared.
 """
 
 from __future__ import annotations
