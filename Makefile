@@ -39,8 +39,11 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# mypy knows which calls each system has
 types: $(VENV)/installed-dev
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin snm
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 snm
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

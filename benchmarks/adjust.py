@@ -24,6 +24,7 @@ from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.layouts.weights import half_octave
+from snm.system import default_threads
 from snm.text.encoding import read_corpus
 from snm.text.sampling import sample_sentences
 
@@ -57,7 +58,7 @@ def look_ups(annotations: AnnotatedEvents, adjustment: Adjustment) -> int:
 
 def main() -> None:
     bench = Bench(__doc__, "snm5 snm10-skip")
-    threads = parallel.default_threads()
+    threads = default_threads()
     text, vocabulary = read_corpus(bench.text("train"), threads=threads)
     settings = TrainingSettings()
     rows = []

@@ -12,7 +12,7 @@ from snm.counts.counting import Counter
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
-from snm.parallel import default_threads
+from snm.system import default_threads
 from snm.text.encoding import read_corpus
 
 MEMORY = 8 << 30

@@ -24,7 +24,7 @@ from snm.engines.gpu import PARTITION_SHARE
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
-from snm.parallel import default_threads
+from snm.system import default_threads
 from snm.tensors.adjustment import TensorAdjustment
 from snm.tensors.counts import TensorCounter
 from snm.tensors.events import TensorEvents

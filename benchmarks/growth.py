@@ -38,7 +38,7 @@ text, held_out, preset, memory, output = sys.argv[1:]
 begun = time.perf_counter()
 with Peak() as peak:
     settings = Settings(features=preset, memory=int(memory))
-    model = train(text, output, settings, held_out, force=True, progress=progress)
+    model = train(text, output, settings, dev=held_out, force=True, progress=progress)
 seconds = time.perf_counter() - begun
 print(json.dumps({"tokens": model.manifest["text"]["tokens"], "links": model.manifest["links"], "seconds": seconds,
                   "counting s": spent["counting"], "training s": spent["training"],

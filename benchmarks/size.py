@@ -23,7 +23,7 @@ def main() -> None:
     bench.train("snm5", "--weight-bits", "16", name="snm5-16")
     exact = snm.load(bench.work / "snm5-16.model")
     text = encode_files(bench.text("test"), model.vocabulary)
-    found, unquantised = model.perplexity(text, 2).ppl, exact.perplexity(text, 2).ppl
+    found, unquantised = model.perplexity(text, threads=2).ppl, exact.perplexity(text, threads=2).ppl
     rows.append(
         compared("perplexity, 8 bits beside 16", found, unquantised, "<= 1.002", "perplexity", found / unquantised)
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "snm"
 ROOMS: list[list[str]] = [
-    ["errors", "progress", "version"],
-    ["parallel", "memory", "devices", "storage"],
+    ["errors", "progress", "system", "version"],
+    ["arguments", "parallel", "memory", "devices", "storage"],
     ["layouts"],
     ["kernels"],
     ["text"],
@@ -29,7 +29,7 @@ ROOMS: list[list[str]] = [
     ["evaluation", "mixing", "settings"],
     ["engines"],
     ["pipeline"],
-    ["reproduction", "demo"],
+    ["reproduction", "demo", "warmup"],
     ["cli"],
 ]
 BESIDE = ["reference"]

@@ -6,6 +6,8 @@
     model = snm.load("my.model")
     model.score("a sentence"), model.next_words("some words"), model.explain("a sentence")
 
+Errors are in `snm.errors`; all are `SnmError`s.
+
 Names are imported when they are first used, so that `import snm` costs nothing.
 """
 
@@ -15,36 +17,59 @@ from typing import TYPE_CHECKING, Any
 from snm.version import __version__
 
 if TYPE_CHECKING:
+    from snm import errors as errors
     from snm.adjustment.metafeatures import MetafeatureSet as MetafeatureSet
     from snm.adjustment.settings import TrainingSettings as TrainingSettings
+    from snm.baselines.backoff.arpa import export_arpa as export_arpa
+    from snm.baselines.backoff.arpa import import_arpa as import_arpa
+    from snm.baselines.backoff.model import BackoffModel as BackoffModel
+    from snm.baselines.neural.model import NeuralModel as NeuralModel
+    from snm.baselines.neural.settings import NetworkSettings as NetworkSettings
     from snm.errors import SnmError as SnmError
+    from snm.evaluation import SumReport as SumReport
+    from snm.evaluation import verify as verify
     from snm.features.families import feature_family as feature_family
     from snm.features.specification import FeatureSpec as FeatureSpec
     from snm.loading import load as load
     from snm.mixing import mix as mix
+    from snm.model import Explanation as Explanation
     from snm.model import LanguageModel as LanguageModel
     from snm.model import PerplexityReport as PerplexityReport
+    from snm.model import StatefulModel as StatefulModel
     from snm.pipeline import train as train
+    from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
     from snm.settings import Settings as Settings
     from snm.settings import paper_settings as paper_settings
+    from snm.text.vocabulary import Vocabulary as Vocabulary
 
 _HOME = {
+    "BackoffModel": "baselines.backoff.model",
+    "Explanation": "model",
     "FeatureSpec": "features.specification",
     "LanguageModel": "model",
     "MetafeatureSet": "adjustment.metafeatures",
+    "MixtureModel": "scoring.mixture",
+    "NetworkSettings": "baselines.neural.settings",
+    "NeuralModel": "baselines.neural.model",
     "PerplexityReport": "model",
     "Settings": "settings",
     "SnmError": "errors",
     "SnmModel": "scoring.model",
+    "StatefulModel": "model",
+    "SumReport": "evaluation",
     "TrainingSettings": "adjustment.settings",
+    "Vocabulary": "text.vocabulary",
+    "export_arpa": "baselines.backoff.arpa",
     "feature_family": "features.families",
+    "import_arpa": "baselines.backoff.arpa",
     "load": "loading",
     "mix": "mixing",
     "paper_settings": "settings",
     "train": "pipeline",
+    "verify": "evaluation",
 }
-__all__ = [*_HOME, "__version__"]
+__all__ = [*_HOME, "__version__", "errors"]
 
 
 def __dir__() -> list[str]:
@@ -52,6 +77,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("snm.errors")
     if name not in _HOME:
         raise AttributeError(f"module 'snm' has no attribute {name!r}")
     return getattr(import_module(f"snm.{_HOME[name]}"), name)

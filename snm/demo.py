@@ -11,6 +11,7 @@ import re
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from snm.progress import Progress
@@ -59,27 +60,27 @@ def write_corpus(folder: Path) -> tuple[Path, Path]:
         parts[number % 10 == 9].extend(new)
     paths = folder / "train.txt", folder / "test.txt"
     for path, lines in zip(paths, parts, strict=True):
-        path.write_text("".join(line + "\n" for line in lines))
+        path.write_bytes("".join(line + "\n" for line in lines).encode())
     return paths
 
 
-def run(output: str | None, threads: int, progress: Progress, echo: Callable[[str], object]) -> None:
+def run(output: Path | None, threads: int, progress: Progress, echo: Callable[[str], object]) -> None:
     """Train three models on the built-in text, and print results and examples."""
     from snm.evaluation import check_sums
     from snm.pipeline import train
     from snm.settings import Settings
     from snm.text.encoding import encode_files
 
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as opened:
         folder = Path(output or scratch)
         folder.mkdir(parents=True, exist_ok=True)
         train_text, test_text = write_corpus(Path(scratch))
         echo("The text: Python's language reference and the docstrings of its standard library.\n")
         for name, how in (("Kneser-Ney", {"model": "kn"}), ("small", {}), ("medium", {"features": "medium"})):
             settings = Settings(threads=threads, **how)  # type: ignore[arg-type]
-            model = train([train_text], folder / name, settings, progress=progress)
+            model = opened.enter_context(train([train_text], folder / name, settings, progress=progress))
             test = encode_files([test_text], model.vocabulary)
-            report = model.perplexity(test, threads)
+            report = model.perplexity(test, threads=threads)
             text = model.manifest["text"]
             if name == "Kneser-Ney":
                 echo(f"  training text     {text['tokens']:,} tokens, {len(model.vocabulary):,} words")
@@ -88,7 +89,7 @@ def run(output: str | None, threads: int, progress: Progress, echo: Callable[[st
         sums = check_sums(model, test, 200)
         echo(f"\nIn {sums.contexts} contexts the probabilities of all words sum to 1 within {sums.worst:.0e}.")
         echo("\nThe most probable words after “the name of the”, by medium:")
-        for word, p in model.next_words("the name of the", 5):
+        for word, p in model.next_words("the name of the", k=5):
             echo(f"  {p:.4f}  {word}")
         echo("\nWhy “value” after “return the default”:")
         explanation = model.explain("return the default value")[3]

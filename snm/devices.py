@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 from snm.errors import MissingExtra, SettingsError
+from snm.system import has_cuda_driver
 
 
 def device_of(engine: str) -> str:
@@ -21,12 +20,7 @@ def device_of(engine: str) -> str:
 
 def has_gpu() -> bool:
     """Whether PyTorch can use a GPU. Without a GPU driver PyTorch is not imported, which would take seconds."""
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    if find_spec("torch") is None:
+    if not has_cuda_driver() or find_spec("torch") is None:
         return False
     import torch
 

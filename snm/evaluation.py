@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from snm import storage
+from snm.arguments import file_path, functions, whole_number
 from snm.errors import FormatError, InputError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
-from snm.loading import load
+from snm.loading import is_arpa, load
 from snm.model import LanguageModel
-from snm.progress import Advance, ignore
+from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.text.encoding import Text, encode_files
-from snm.text.files import Sources
+from snm.text.files import Sources, are_given
 
 SUM_TOLERANCE = 1e-5
+MAX_GENERATED = 10_000  # sentences
 SPEED_SECONDS = 1.0  # least duration of a measurement of speed, if the text is long enough
 
 
@@ -94,18 +96,29 @@ def generated_text(model: LanguageModel, sentences: int, seed: int = 1) -> Text:
     return Text(np.concatenate(tokens), len(tokens))
 
 
-def verify(path: str | Path, sources: Sources = (), contexts: int = 1000, advance: Advance = ignore) -> SumReport:
+def verify(
+    path: str | Path, sources: Sources | None = None, *, contexts: int = 1000, on_error: str = "fail",
+    progress: Progress = silent, notify: Notify = ignore,
+) -> SumReport:  # fmt: skip
     """Check a model's checksums, every row and link, the row sums, and that probabilities sum to one.
 
-    Contexts are sampled from `sources` or, without any, from sentences that the model generates.
+    Contexts are sampled from `sources` or, without any, from sentences that the model generates. A fault raises
+    `FormatError`. `on_error`: see `snm.Settings`.
     """
-    storage.check_files(Path(path))
-    model = load(path)
+    functions(progress=progress, notify=notify)
+    path, contexts = file_path("path", path), whole_number("contexts", contexts, 1)
+    if not is_arpa(path):
+        storage.check_files(path)
+    model = load(path, progress=progress)
     for wrong, what in model.faults():
         if wrong:
             raise FormatError(f"{model.path}: {what}; rebuild the model")
-    text = encode_files(sources, model.vocabulary) if sources else generated_text(model, max(1, contexts // 20))
-    report = check_sums(model, text, contexts, advance=advance)
+    if are_given(sources):
+        text = encode_files(sources, model.vocabulary, on_error=on_error, notify=notify)
+    else:
+        text = generated_text(model, min(max(1, contexts // 20), MAX_GENERATED))
+    with progress("adding up", min(contexts, text.events)) as advance:
+        report = check_sums(model, text, contexts, advance=advance)
     if not report.worst <= SUM_TOLERANCE:
         raise FormatError(
             f"{model.path}: probabilities sum to 1 only within {report.worst:.2g}; expected {SUM_TOLERANCE}; rebuild it"

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from snm import storage
+from snm import manifest, storage
+from snm.arguments import file_path, functions, shown
 from snm.errors import FormatError
 from snm.model import LanguageModel
+from snm.progress import Progress, silent
 
 _KINDS = {
     "snm": "snm.scoring.model:SnmModel",
     "backoff": "snm.baselines.backoff.model:BackoffModel",
     "hsme": "snm.baselines.neural.hsme:HsmeModel",
     "rnn": "snm.baselines.neural.rnn:RnnModel",
-    "mixture": "snm.scoring.mixture:MixtureModel",
+    "mixture": "snm.scoring.mixture:open_mixture",
 }
 
 
 TRIES = 20  # to open a model that is being replaced
 
 
-def load(path: str | Path) -> LanguageModel:
+def load(path: str | Path, *, progress: Progress = silent) -> LanguageModel:
     """Open a model folder. Arrays are mapped, not read, so this takes milliseconds whatever their size.
 
     If the model is replaced meanwhile, its files may be of two versions: then the new one is opened.
+
+    An ARPA file, plain or compressed, is opened too. It is converted each time, in the system's temporary folder
+    (TMPDIR), which takes seconds to minutes for a large one and is shown by `progress`; `import_arpa` does it once.
     """
+    functions(progress=progress)
+    path = file_path("path", path)
+    if is_arpa(path):
+        from snm.baselines.backoff.arpa import ArpaModel
+
+        return ArpaModel(path, progress=progress)
     for _ in range(TRIES):
         version = storage.version_of(Path(path))
         try:
             model = _open(path)
         except FormatError:
-            if storage.version_of(Path(path)) == version:
+            if storage.version_of(Path(path)) == version and not storage.wait_for_turn(path):
                 raise
             continue
         if storage.version_of(Path(path)) == version:
@@ -40,14 +52,19 @@ def load(path: str | Path) -> LanguageModel:
     raise FormatError(f"{path} is replaced again and again; try later")
 
 
+def is_arpa(path: Path) -> bool:
+    """Whether a model is an ARPA file: anything that exists and is no folder."""
+    return os.path.exists(path) and not os.path.isdir(path)
+
+
 def _open(path: str | Path) -> LanguageModel:
-    manifest = storage.read_manifest(Path(path))
-    kind = manifest.get("kind")
-    if kind not in _KINDS:
-        raise FormatError(f"{path}: a model of kind {kind!r}; this program knows {', '.join(_KINDS)}")
-    module, _, name = _KINDS[kind].partition(":")
+    described = manifest.read(Path(path))
+    module, _, name = _KINDS[described["kind"]].partition(":")
     model_class = getattr(import_module(module), name)
-    if kind == "mixture":
-        model_class = partial(model_class, members=[_open(Path(path) / folder) for folder in manifest["members"]])
+    if described["kind"] == "mixture":
+        for folder in described["members"]:
+            if folder in ("", ".", "..") or Path(folder).name != folder:
+                raise FormatError(f"{path} is damaged: a member is {shown(folder)}; expected a folder of the mixture")
+        model_class = partial(model_class, members=[_open(Path(path) / folder) for folder in described["members"]])
     model: LanguageModel = model_class(path)
     return model

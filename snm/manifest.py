@@ -1,15 +1,118 @@
-"""The entries of a model's manifest. docs/format.md specifies them."""
+"""The entries of a model's manifest: writing, and validation when a model is opened. docs/format.md specifies them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from snm import storage
+from snm.arguments import shown
+from snm.errors import FormatError
 from snm.features.extraction import Extractor
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
+
+SIZE = range(1 << 62)
+MAX_NUMBER = 1e300
+_ALL = {
+    "written_by": str,
+    "vocabulary": {"words": range(3, 1 << 32), "closed": bool, "document": bool},
+    "files": {"*": {"bytes": SIZE, "sha256": str}},
+}
+_ROWS = {
+    "features": str,
+    "layout": dict.fromkeys(("target_bits", "type_bits", "bucket_bits"), range(64)),
+    "hash_bits": range(64),
+    "families": {"*": str},
+    "links": SIZE,
+}
+_NETWORK = {
+    "network": {
+        "words": SIZE, "never_a_target": SIZE, "cell": (None, "rnn", "lstm"), "hidden": SIZE, "embedding": SIZE,
+        "softmax": ("tree", "adaptive"), "order": range(1 << 10), "slots": SIZE,
+    },
+    "arrays": {"*": [SIZE]},
+    "parameters": SIZE,
+}  # fmt: skip
+ENTRIES: dict[str, dict[str, Any]] = {
+    "snm": {
+        **_ROWS,
+        "pages": {
+            "bits": range(1, 64), "code_bytes": range(1, 3), "single_types": [SIZE], "unigram_code": range(256),
+        },
+        "training": {"prune": SIZE},
+        "gate": (None, {"units": SIZE}),
+    },
+    "backoff": {**_ROWS, "index": {"low": range(1 << 64), "shift": range(64)}},
+    "hsme": _NETWORK,
+    "rnn": _NETWORK,
+    "mixture": {"members": [str], "weights": [float], "links": SIZE},
+}  # fmt: skip
+"""For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The manifest of a model folder, with every entry that its kind needs."""
+    manifest = storage.read_manifest(path)
+    kind = manifest.get("kind")
+    if not isinstance(kind, str) or kind not in ENTRIES:
+        raise FormatError(f"{path}: a model of kind {shown(kind)}; this program knows {', '.join(ENTRIES)}")
+    fault = _fault(manifest, {**_ALL, **ENTRIES[kind]}, "")
+    if fault:
+        raise FormatError(f"{path / storage.MANIFEST} is damaged: {fault}; restore or rebuild the model")
+    return manifest
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """A context in which files that contradict each other raise a FormatError."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(f"{path} is damaged ({shown(error)}); restore or rebuild the model") from error
+
+
+def read_vocabulary(path: Path, manifest: dict[str, Any]) -> Vocabulary:
+    """The vocabulary of a model folder."""
+    expected, file = manifest["vocabulary"], path / storage.VOCABULARY
+    try:
+        return Vocabulary.read(file, expected["words"], expected["closed"], expected["document"])
+    except OSError as error:
+        raise FormatError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise FormatError(f"{file} is damaged ({error}); restore or rebuild the model") from error
+
+
+def _fault(value: Any, expected: Any, name: str) -> str:
+    """What is wrong with an entry; empty if nothing is."""
+    parts: list[tuple[Any, Any, str]] = []
+    if isinstance(expected, tuple):
+        fits = any(not _fault(value, one, name) for one in expected)
+    elif isinstance(expected, range):
+        fits = type(value) is int and value in expected
+    elif expected is float:
+        fits = type(value) in (int, float) and abs(value) <= MAX_NUMBER
+    elif isinstance(expected, list):
+        fits = isinstance(value, list)
+        parts = [(part, expected[0], f"{name}[{i}]") for i, part in enumerate(value)] if fits else []
+    elif isinstance(expected, dict):
+        fits, prefix = isinstance(value, dict), name and f"{name}."
+        for key in (value if "*" in expected else expected) if fits else ():
+            if key not in value:
+                return f"{prefix}{key} is missing"
+            parts.append((value[key], expected.get(key, expected.get("*")), f"{prefix}{key}"))
+    else:
+        fits = type(value) is expected if isinstance(expected, type) else value == expected
+    if not fits:
+        return f"{name} is {shown(value)}"
+    return next((fault for part in parts if (fault := _fault(*part))), "")
 
 
 def describe_kind(kind: str, vocabulary: Vocabulary) -> dict[str, Any]:

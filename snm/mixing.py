@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 
 from snm import storage
-from snm.baselines.backoff.arpa import read_arpa
+from snm.arguments import MAX_THREADS, file_path, functions, shown, whole_number
+from snm.baselines.backoff.arpa import import_arpa
 from snm.errors import InputError, SettingsError
 from snm.layouts.tokens import BEGIN, UNKNOWN
-from snm.loading import load
+from snm.loading import is_arpa, load
 from snm.manifest import describe_kind, size_of
 from snm.model import LanguageModel
-from snm.progress import Notify, ignore
+from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.mixture import MixtureModel, ids_in
 from snm.text.encoding import encode_files
-from snm.text.files import Sources, names, open_text
+from snm.text.files import BadLines, Sources, names, read_blocks, read_bytes
 
 CONVERGED = 1e-7  # EM stops when no weight changes by more
 MAX_STEPS = 10_000
-_TOO_FEW = "a mixture needs two models or more"
 
 
 def find_weights(probabilities: np.ndarray) -> np.ndarray:
@@ -63,52 +63,65 @@ class Mixed:
 
 
 def mix(
-    paths: Sequence[str | Path], dev: Sources, output: str | Path, force: bool = False, threads: int = 1,
-    notify: Notify = ignore,
+    models: Iterable[str | Path | LanguageModel], dev: Sources, output: str | Path, *, force: bool = False,
+    threads: int = 1, on_error: str = "fail", progress: Progress = silent, notify: Notify = ignore,
 ) -> MixtureModel:  # fmt: skip
     """Mix models or ARPA files, with the best weights on held-out text, and write the mixture to `output`.
 
-    The mixture contains its members: hard links to their files, or copies where links are not possible.
+    The mixture contains its members: hard links to their files, or copies where links are not possible. It is a
+    `StatefulModel` if they are. `on_error`: see `Settings`.
     """
-    if len(paths) < 2:
-        raise SettingsError(_TOO_FEW)
-    with storage.ModelWriter(output, force) as writer:
+    functions(progress=progress, notify=notify)
+    paths, threads = _paths_of(models), whole_number("threads", threads, 1, MAX_THREADS)
+    with storage.ModelWriter(output, force, notify) as writer:
         folders = [f"member{i}" for i in range(len(paths))]
-        models = [_add_member(Path(path), writer.folder / folder) for path, folder in zip(paths, folders, strict=True)]
-        mixed = _mix(_probabilities(models, [], dev, threads), None)
+        with ExitStack() as opened:  # Windows renames no folder with a file that is mapped
+            members = [
+                opened.enter_context(_add_member(a, writer.folder / b, progress))
+                for a, b in zip(paths, folders, strict=True)
+            ]
+            mixed = _mix(_probabilities(members, [], dev, threads, on_error, notify), None)
+            manifest = _manifest(members, folders, mixed)
         _report(paths, mixed, notify)
-        writer.finish(_manifest(models, folders, mixed), threads)
+        writer.finish(manifest, threads)
     mixture = load(output)
     assert isinstance(mixture, MixtureModel)
     return mixture
 
 
+def _paths_of(models: Iterable[str | Path | LanguageModel]) -> list[Path]:
+    if not isinstance(models, list | tuple | Iterator):
+        raise SettingsError(f"models is {shown(models)}; expected a list of paths or models")
+    paths = [file_path("a model", m.path if isinstance(m, LanguageModel) else m) for m in models]
+    if len(paths) < 2:
+        raise SettingsError("a mixture needs two models or more")
+    return paths
+
+
 def weigh(
-    paths: Sequence[str | Path], dev: Sources, test: Sources = (), test_files: Sequence[str | Path] = (),
-    threads: int = 1, notify: Notify = ignore,
+    models: Iterable[str | Path | LanguageModel], dev: Sources, *, test: Sources = (),
+    test_files: Sequence[str | Path] = (), threads: int = 1, on_error: str = "fail", progress: Progress = silent,
+    notify: Notify = ignore,
 ) -> Mixed:  # fmt: skip
     """The best weights of models and *probability files*, and perplexities; writes nothing.
 
     A probability file comes from another program: one number for every word and every sentence end of the held-out
     text, in order. `test_files` are the same files for the test text, in the same order.
     """
-    if len(paths) < 2:
-        raise SettingsError(_TOO_FEW)
-    is_file = [is_probability_file(Path(path)) for path in paths]
-    files = [Path(path) for path, file in zip(paths, is_file, strict=True) if file]
-    others = [Path(path) for path, file in zip(paths, is_file, strict=True) if not file]
+    paths = _paths_of(models)
+    is_file = [is_probability_file(path) for path in paths]
+    files = [path for path, file in zip(paths, is_file, strict=True) if file]
     if test and len(test_files) != len(files):
         raise SettingsError(
             f"{len(files)} probability files for the held-out text, {len(test_files)} for the test text; "
             f"give one of each, in the same order"
         )
-    with tempfile.TemporaryDirectory() as scratch:
-        models = [load(p) if p.is_dir() else _add_member(p, Path(scratch) / str(i)) for i, p in enumerate(others)]
-        if not models:
-            raise SettingsError("only probability files; add at least one model, whose vocabulary is used")
-        parts = [_probabilities(models, files, dev, threads)]
-        if test:
-            parts.append(_probabilities(models, [Path(file) for file in test_files], test, threads))
+    members = [load(path, progress=progress) for path, file in zip(paths, is_file, strict=True) if not file]
+    if not members:
+        raise SettingsError("only probability files; add at least one model, whose vocabulary is used")
+    parts = [_probabilities(members, files, dev, threads, on_error, notify)]
+    if test:
+        parts.append(_probabilities(members, [Path(file) for file in test_files], test, threads, on_error, notify))
     order = np.argsort(np.argsort(is_file, kind="stable"))  # in the parts, files follow the models
     mixed = _mix(parts[0][order], parts[1][order] if test else None)
     _report(paths, mixed, notify)
@@ -138,15 +151,17 @@ def _report(paths: Sequence[str | Path], mixed: Mixed, notify: Notify) -> None:
         notify(f"test perplexity {mixed.test_perplexity:.2f}")
 
 
-def _probabilities(models: list[LanguageModel], files: Sequence[Path], source: Sources, threads: int) -> np.ndarray:
+def _probabilities(
+    models: list[LanguageModel], files: Sequence[Path], source: Sources, threads: int, on_error: str, notify: Notify
+) -> np.ndarray:
     """The members' probabilities of the events of a text. (members, events)"""
     vocabulary = models[0].vocabulary
     ids = [ids_in(model.vocabulary, vocabulary) for model in models]
-    text = encode_files(source, vocabulary)
+    text = encode_files(source, vocabulary, on_error=on_error, notify=notify)
     events = (text.tokens != BEGIN) & ~(vocabulary.closed & (text.tokens == UNKNOWN))
     if not events.any():
         raise InputError(f"{names(source)}: no words; expected held-out text, one sentence a line")
-    p = [m.probabilities(i[text.tokens], threads)[events] for m, i in zip(models, ids, strict=True)]
+    p = [m.probabilities(i[text.tokens], threads=threads)[events] for m, i in zip(models, ids, strict=True)]
     return np.array([*p, *(read_probabilities(file, int(events.sum())) for file in files)])
 
 
@@ -154,8 +169,7 @@ def is_probability_file(path: Path) -> bool:
     """Whether a path is a probability file, not a model or an ARPA file: it begins with a number."""
     if not path.is_file():
         return False
-    with open_text(str(path)) as file:
-        words = file.read(4096).split()
+    words = read_bytes(str(path), 4096).split()
     try:
         float(words[0])
     except (IndexError, ValueError):
@@ -165,22 +179,28 @@ def is_probability_file(path: Path) -> bool:
 
 def read_probabilities(path: Path, events: int) -> np.ndarray:
     """Read a probability file: `events` numbers above 0 and up to 1, or their log10, separated by white space."""
-    with open_text(str(path)) as file:
-        words = file.read().split()
-    try:
-        p = np.array(words, np.float64)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}; expected one number for every word and sentence end") from error
-    if len(p) != events:
+    parts: list[np.ndarray] = []
+    found = 0
+    for block in read_blocks([str(path)], BadLines()):
+        try:
+            parts.append(np.array(block.split(), np.float64))
+        except ValueError as error:
+            raise InputError(f"{path}: {shown(error)}; expected one number for every word and sentence end") from error
+        found += len(parts[-1])
+        if found > events:
+            break
+    if found != events:
         raise InputError(
-            f"{path} has {len(p):,} numbers; expected one for each of the text's {events:,} words and sentence ends"
+            f"{path} has {found:,} numbers{' and maybe more' * (found > events)}; expected one for each of the text's "
+            f"{events:,} words and sentence ends"
         )
+    p = np.concatenate(parts)
     if (p <= 0).all():
         p = 10.0**p
     if not ((p > 0) & (p <= 1)).all():
         wrong = int(np.flatnonzero(~((p > 0) & (p <= 1)))[0])
         raise InputError(
-            f"{path}: number {wrong + 1:,} is {words[wrong].decode()}; expected probabilities above 0 and up to 1, "
+            f"{path}: number {wrong + 1:,} is {shown(p[wrong].item())}; expected probabilities above 0 and up to 1, "
             f"or only their log10"
         )
     return p
@@ -197,17 +217,15 @@ def _manifest(models: list[LanguageModel], folders: list[str], mixed: Mixed) -> 
     }
 
 
-def _add_member(source: Path, target: Path) -> LanguageModel:
+def _add_member(source: Path, target: Path, progress: Progress) -> LanguageModel:
     """Link a model folder, or import an ARPA file, into the folder `target`."""
-    if source.is_file():
-        return read_arpa(source, target)
-    load(source)  # raises an error if it is not a model
-
-    def link(a: str, b: str) -> None:
+    if is_arpa(source):
+        return import_arpa(source, target, progress=progress)
+    for name in (storage.MANIFEST, *load(source).manifest["files"]):
+        file, linked = os.path.realpath(source / name), target / name
+        linked.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(a, b)
+            os.link(file, linked)
         except OSError:
-            shutil.copy2(a, b)
-
-    shutil.copytree(source, target, copy_function=link)
+            shutil.copy2(file, linked)
     return load(target)

@@ -8,14 +8,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from snm.arguments import MAX_THREADS, flag, real_number, shown, whole_number
 from snm.errors import ClosedModel, InputError, SettingsError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
-from snm.text.encoding import Sentence, Sentences, Text, as_lines, encode_lines, encode_sentences
+from snm.text.encoding import Sentence, Sentences, Text, as_lines, encode_files, encode_sentences
 from snm.text.vocabulary import Vocabulary, split_words
 
 
@@ -41,23 +43,39 @@ class Explanation:
     parts: list[Part]
 
 
-_WHOLE_SENTENCES = "a model of this kind scores whole sentences only; word by word, use an SNM or backoff model"
+IDS = np.dtype(np.uint32)  # of word ids and states
+INDICES = np.dtype(np.int64)
+
+
+def contiguous(array: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array as kernels take it."""
+    return np.require(np.asarray(array), dtype, ["C", "A", "W", "E"])
+
+
+def _as_array(name: str, values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):  # such as rows of different lengths
+        raise SettingsError(f"{name} is {shown(values)}; expected a list or an array") from None
 
 
 class LanguageModel(ABC):
-    """A probability for every word of a vocabulary after every context."""
+    """A probability for every word of a vocabulary after every context.
+
+    A kind of model defines `_probabilities` and `_distribution`, whose arguments have been validated.
+    """
 
     vocabulary: Vocabulary
     manifest: dict[str, Any]
     path: Path
 
     @abstractmethod
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
-        """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
+    def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
+        """The same as `probabilities`."""
 
     @abstractmethod
-    def distribution(self, context: np.ndarray) -> np.ndarray:
-        """P(w | context) for every word w; `context` begins with `<S>`. (words,) float64"""
+    def _distribution(self, context: np.ndarray) -> np.ndarray:
+        """The same as `distribution`."""
 
     @abstractmethod
     def faults(self) -> Iterator[tuple[bool, str]]:
@@ -73,7 +91,7 @@ class LanguageModel(ABC):
     def __hash__(self) -> int:
         return hash(tuple(entry["sha256"] for entry in self.manifest["files"].values()))
 
-    def __enter__(self) -> LanguageModel:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -86,20 +104,63 @@ class LanguageModel(ABC):
         self.__class__ = _ClosedModel  # type: ignore[assignment]
         self.path = path
 
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            if name[0] != "_" and hasattr(StatefulModel, name):
+                raise AttributeError(
+                    f"{self.path} scores whole sentences and has no {name!r}; SNM and backoff models, and mixtures of "
+                    f"them, score word by word: test with isinstance(model, snm.StatefulModel)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def probabilities(self, tokens: np.ndarray, *, threads: int = 1) -> np.ndarray:
+        """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
+        return self._probabilities(self._tokens("tokens", tokens), whole_number("threads", threads, 1, MAX_THREADS))
+
+    def distribution(self, context: np.ndarray) -> np.ndarray:
+        """P(w | context) for every word w; `context` begins with `<S>`. (words,) float64"""
+        context = self._tokens("context", context)
+        if not len(context) or context[0] != BEGIN or (context[1:] == BEGIN).any():
+            raise SettingsError("a context does not begin with its only <S>; make contexts with model.context(text)")
+        return self._distribution(context)
+
+    def _tokens(self, name: str, values: Any) -> np.ndarray:
+        """Validated tokens. (tokens,) uint32"""
+        tokens = self._valid_ids(name, values)
+        if tokens.ndim != 1:
+            raise SettingsError(f"{name} of shape {tokens.shape}; expected a one-dimensional array of word ids")
+        return tokens
+
+    def _valid_ids(self, name: str, values: Any) -> np.ndarray:
+        """Word ids in an array of any shape, validated. uint32"""
+        ids = _as_array(name, values)
+        if ids.size and ids.dtype.kind not in "ui":
+            raise SettingsError(f"{name} of type {ids.dtype}; expected word ids: whole numbers")
+        low, high = (ids.min(), ids.max()) if ids.size else (0, 0)
+        if low < 0 or high >= len(self.vocabulary):
+            wrong = low if low < 0 else high
+            raise SettingsError(f"a word's id is {wrong}; the vocabulary has {len(self.vocabulary):,} words")
+        return contiguous(ids, IDS)
+
     def score(self, sentence: Sentence) -> float:
         """log10 probability of a sentence, its end included."""
         return self.score_sentences([sentence])[0]
 
-    def score_sentences(self, sentences: Sentences) -> list[float]:
+    def score_sentences(self, sentences: Sentences, *, on_error: str = "fail") -> list[float]:
         """log10 probability of each sentence, its end included; NaN for a blank one.
 
-        Words outside a closed vocabulary are left out.
+        Words outside a closed vocabulary are left out. `on_error`: what to do with a line of a file that is not UTF-8
+        or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line` (it counts as blank).
         """
-        return [total_score(words) for words in self.score_words(sentences)]
+        return [total_score(words) for words in self.score_words(sentences, on_error=on_error)]
 
-    def score_words(self, sentences: Sentences) -> list[list[tuple[str, float]]]:
-        """Each sentence's words and `</S>` with their log10 probabilities; NaN outside a closed vocabulary."""
-        lines = list(as_lines(sentences, self.vocabulary))
+    def score_words(self, sentences: Sentences, *, on_error: str = "fail") -> list[list[tuple[str, float]]]:
+        """Each sentence's words and `</S>` with their log10 probabilities; NaN outside a closed vocabulary.
+
+        `on_error`: see `score_sentences`.
+        """
+        lines = list(as_lines(sentences, self.vocabulary, on_error))
         tokens = encode_sentences(lines, self.vocabulary).tokens
         p = self.probabilities(tokens)
         if self.vocabulary.closed:
@@ -118,49 +179,19 @@ class LanguageModel(ABC):
             k = end
         return scored
 
-    def start(self) -> bytes:
-        """The state at the beginning of a sentence, for `step`.
+    def perplexity(self, text: Text | Sentences, *, threads: int = 1, on_error: str = "fail") -> PerplexityReport:
+        """Perplexity of an encoded text, or of sentences.
 
-        A state has the ids of the last words, each XOR a tag of the vocabulary. Equal states have the same future, so
-        a state can be a dictionary key. Models with the same vocabulary and features share states.
+        `on_error`: what to do with a line that is not UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD)
+        or `skip-line`.
         """
-        raise SettingsError(_WHOLE_SENTENCES)
-
-    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
-        """log10 P(word | state) of a word or word id, and the state after it. `</S>` or `</s>` ends a sentence."""
-        raise SettingsError(_WHOLE_SENTENCES)
-
-    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scores of one word, or word id, after each state, and the states after the words.
-
-        (n, width) uint32 and (n,) to (n,) and (n, width). `state_array` makes the array, `states[i].tobytes()` is a
-        single state. The score of a word outside a closed vocabulary is NaN.
-        """
-        raise SettingsError(_WHOLE_SENTENCES)
-
-    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """log10 P of m words, or word ids, after each of n states. (n, width) and (m,) or (n, m), to (n, m)
-
-        For beam search: score all candidates after all states with `expand`, then `follow` the best.
-        """
-        raise SettingsError(_WHOLE_SENTENCES)
-
-    def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """The states of chosen hypotheses: `chosen` are flat indices into the scores of `expand`."""
-        raise SettingsError(_WHOLE_SENTENCES)
-
-    def state_array(self, states: Sequence[bytes]) -> np.ndarray:
-        """States as rows of an array, for `steps` and `expand`. (n, width) uint32"""
-        raise SettingsError(_WHOLE_SENTENCES)
-
-    def perplexity(self, text: Text | Sentences, threads: int = 1) -> PerplexityReport:
-        """Perplexity of an encoded text, or of sentences."""
         if not isinstance(text, Text):
-            text = encode_lines(as_lines(text, self.vocabulary), self.vocabulary)
+            sources = text if isinstance(text, os.PathLike) else as_lines(text, self.vocabulary)
+            text = encode_files(sources, self.vocabulary, on_error=on_error)
         if not text.events:
             raise InputError("no words to score; expected one sentence a line")
         begun = time.perf_counter()
-        p = self.probabilities(text.tokens, threads)
+        p = self.probabilities(text.tokens, threads=threads)
         seconds = time.perf_counter() - begun
         target = text.tokens != BEGIN
         known = text.tokens[target] != UNKNOWN
@@ -170,10 +201,10 @@ class LanguageModel(ABC):
         oov = len(known) - int(known.sum())
         return PerplexityReport(
             text.sentences, text.events, oov, oov / text.events, float(scored.sum()) / math.log(10),
-            float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds,
+            float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds, text.bad_lines,
         )  # fmt: skip
 
-    def explain(self, sentence: str) -> list[Explanation]:
+    def explain(self, sentence: Sentence) -> list[Explanation]:
         """The features that contribute to each word of a sentence and to its end."""
         raise SettingsError(f"only the probabilities of an SNM can be explained; {self.path} is not one")
 
@@ -181,34 +212,40 @@ class LanguageModel(ABC):
         """Score texts on the GPU (`gpu`) or the CPU (`cpu`) from now on. For neural models."""
         raise SettingsError(f"only a neural model can use a GPU for scoring; {self.path} is not one")
 
-    def context(self, text: str) -> np.ndarray:
+    def context(self, text: Sentence) -> np.ndarray:
         """`<S>` and the ids of the words of `text`."""
-        return np.concatenate([[BEGIN], self.vocabulary.ids_of(split_words(text))]).astype(np.uint32)
+        return np.concatenate([[BEGIN], self.vocabulary.ids_of(self._words(text))]).astype(IDS)
 
-    def next_words(self, text: str = "", k: int = 10) -> list[tuple[str, float]]:
+    def _words(self, sentence: Sentence) -> list[str]:
+        return split_words(next(as_lines([sentence], self.vocabulary)))
+
+    def next_words(self, text: Sentence = "", *, k: int = 10) -> list[tuple[str, float]]:
         """The k most probable words after `text`, the beginning of a sentence; the most probable first."""
-        if k < 1:
-            raise SettingsError(f"k is {k}; expected 1 or more")
+        k = whole_number("k", k, 1)
         p = self.distribution(self.context(text))
         best = np.argpartition(-p, min(k, len(p) - 1))[:k]
         best = best[np.lexsort((best, -p[best]))]
         return [(self.vocabulary.words[i], float(p[i])) for i in best if p[i] > 0]
 
     def generate(
-        self, prompt: str = "", *, seed: int | Sequence[int] | None = None, max_words: int = 100,
+        self, prompt: Sentence = "", *, seed: int | Sequence[int] | None = None, max_words: int = 100,
         temperature: float = 1.0, unknown: bool = False,
     ) -> str:  # fmt: skip
-        """Sample a sentence that begins with `prompt`; `<UNK>` only with `unknown`."""
+        """Sample a sentence that begins with `prompt`, and has up to `max_words` more; `<UNK>` only with `unknown`."""
+        temperature, unknown = real_number("temperature", temperature), flag("unknown", unknown)
         if not 0 < temperature < math.inf:
             raise SettingsError(f"temperature is {temperature}; expected a number above 0")
-        if np.any(np.asarray(seed or 0) < 0):
-            raise SettingsError(f"seed is {seed}; expected 0 or more")
-        random = np.random.default_rng(seed)
-        words, context = split_words(prompt), self.context(prompt)
-        for _ in range(max_words):
+        try:
+            random = np.random.default_rng(seed)
+        except (TypeError, ValueError):
+            raise SettingsError(f"seed is {shown(seed)}; expected a whole number, 0 or more, or some of them") from None
+        words, context = self._words(prompt), self.context(prompt)
+        for _ in range(whole_number("max_words", max_words, 0)):
             p = self.distribution(context)
             if not unknown:
                 p[UNKNOWN] = 0
+            if not p.any():  # only <UNK> can follow
+                break
             p = (p / p.max()) ** (1 / temperature)
             word = int(random.choice(len(p), p=p / p.sum()))
             if word == END:
@@ -216,6 +253,112 @@ class LanguageModel(ABC):
             context = np.append(context, np.uint32(word))
             words.append(self.vocabulary.words[word])
         return " ".join(words)
+
+
+class StatefulModel(LanguageModel):
+    """A language model that scores word by word, for decoders: SNM and backoff models, and mixtures of them.
+
+    A state has the ids of the last words, each XOR a tag of the vocabulary. Equal states have the same future, so a
+    state can be a dictionary key. Models with the same vocabulary and features share states.
+    """
+
+    @property
+    @abstractmethod
+    def state_width(self) -> int:
+        """Word ids in a state."""
+
+    @abstractmethod
+    def start(self) -> bytes:
+        """The state at the beginning of a sentence, for `step`."""
+
+    @abstractmethod
+    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
+        """log10 P(word | state) of a word or word id, and the state after it. `</S>` or `</s>` ends a sentence."""
+
+    @abstractmethod
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """log10 P of m words, or word ids, after each of n states. (n, width) and (m,) or (n, m), to (n, m)
+
+        For beam search: score all candidates after all states with `expand`, then `follow` the best.
+        """
+
+    @abstractmethod
+    def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """The states of chosen hypotheses: `chosen` are flat indices into the scores of `expand`."""
+
+    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of one word, or word id, after each state, and the states after the words.
+
+        (n, width) uint32 and (n,) to (n,) and (n, width). `state_array` makes the array, `states[i].tobytes()` is a
+        single state. The score of a word outside a closed vocabulary is NaN.
+        """
+        ids = self._ids_of(words).reshape(-1, 1)
+        return self.expand(states, ids)[:, 0], self.follow(states, ids, np.arange(len(states)))
+
+    def state_array(self, states: Sequence[bytes]) -> np.ndarray:
+        """States as rows of an array, for `steps` and `expand`. (n, width) uint32"""
+        if not isinstance(states, list | tuple):
+            raise SettingsError(f"states is {shown(states)}; expected a list of states")
+        for state in states:
+            if not isinstance(state, bytes) or len(state) != 4 * self.state_width:
+                raise wrong_state(f"a state of type {type(state).__name__}")
+        return np.frombuffer(bytearray().join(states), IDS).reshape(len(states), self.state_width)
+
+    def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Validate the arguments of `expand`; return the ids of the words. (m,) or (n, m) uint32"""
+        if not isinstance(states, np.ndarray) or states.ndim != 2:
+            raise wrong_state(f"states is {shown(states)}")
+        if states.shape[1] != self.state_width or states.dtype != IDS:
+            raise wrong_state(f"states of shape {states.shape} and type {states.dtype}")
+        ids = self._ids_of(words)
+        if ids.ndim != 1 and (ids.ndim != 2 or len(ids) != len(states)):
+            raise SettingsError(
+                f"words of shape {ids.shape} for {len(states)} states; expected a list of words for all states, "
+                f"or a row of words for each"
+            )
+        return ids
+
+    def _chosen(self, chosen: np.ndarray, hypotheses: int) -> np.ndarray:
+        """Validate the argument of `follow`. (chosen,) int64"""
+        flat = _as_array("chosen", chosen)
+        if flat.ndim != 1 or (flat.size and flat.dtype.kind not in "ui"):
+            raise SettingsError(
+                f"chosen is {shown(chosen)}; expected a list of whole numbers: flat indices into the scores of expand"
+            )
+        wrong = flat[(flat < 0) | (flat >= hypotheses)]
+        if len(wrong):
+            raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
+        return contiguous(flat, INDICES)
+
+    def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Ids of words or ids, in an array of any shape. uint32"""
+        if not isinstance(words, np.ndarray):
+            if isinstance(words, str) or not isinstance(words, Sequence):
+                raise SettingsError(f"words is {shown(words)}; expected a list of strings or ids, or an array of them")
+            words = _as_array("words", words)
+        if words.dtype.kind in "ui" or not words.size:
+            return self._valid_ids("words", words)
+        if words.dtype.kind != "U":
+            raise SettingsError(f"words of type {words.dtype}; expected strings, or ids")
+        get = self._step_ids.get
+        return np.array([get(word, UNKNOWN) for word in words.ravel().tolist()], IDS).reshape(words.shape)
+
+    def _id_of(self, word: str | int) -> int:
+        """The id of a word, or of an id."""
+        if isinstance(word, str):
+            return self._step_ids.get(word, UNKNOWN)
+        if isinstance(word, int | np.integer) and not isinstance(word, bool) and 0 <= word < len(self.vocabulary):
+            return int(word)
+        raise SettingsError(f"{shown(word)} is no word; expected a string, or an id below {len(self.vocabulary):,}")
+
+    @cached_property
+    def _step_ids(self) -> dict[str, int]:
+        """The vocabulary's ids, and `</s>` for `</S>`."""
+        return {**self.vocabulary.ids, "</s>": END}
+
+
+def wrong_state(what: str) -> SettingsError:
+    return SettingsError(f"{what}; expected one that start, step, follow or state_array of this model made")
 
 
 class _ClosedModel(ABC):
@@ -257,7 +400,7 @@ class PerplexityReport:
     """Perplexity of a text, over all words and every `</S>`.
 
     In an open vocabulary `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed one it leaves them out.
-    `ppl_no_oov` always leaves them out.
+    `ppl_no_oov` always leaves them out. `bad_lines`: lines that were repaired or left out, see `perplexity`.
     """
 
     sentences: int
@@ -268,3 +411,4 @@ class PerplexityReport:
     ppl: float
     ppl_no_oov: float
     seconds: float
+    bad_lines: int = 0

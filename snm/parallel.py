@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -11,11 +10,6 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-
-
-def default_threads() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(work: Callable[[Item], object], items: Iterable[Item], threads: int) -> None:

@@ -22,6 +22,7 @@ from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS
 from snm.adjustment.training import TrainingReport, train_adjustment
+from snm.arguments import functions, shown
 from snm.baselines.backoff import katz, kneser_ney, stupid_backoff
 from snm.baselines.backoff.estimation import Training
 from snm.baselines.backoff.model import BackoffModel
@@ -29,9 +30,11 @@ from snm.baselines.neural.settings import require_torch
 from snm.counts.counting import unigram_counts
 from snm.counts.index import build_row_index
 from snm.engines import Engine
+from snm.engines.cpu import PROGRAM_BYTES
 from snm.errors import InputError, SettingsError
 from snm.features.extraction import Extractor
 from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
+from snm.kernels import rows as row_kernels
 from snm.layouts.counts import Counts
 from snm.layouts.gate import Gate
 from snm.layouts.keys import KeyLayout
@@ -43,18 +46,19 @@ from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.model import SnmModel
-from snm.scoring.texts import TextScorer
 from snm.settings import NEURAL, Settings
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text import classes
-from snm.text.encoding import Text, count_words, encode_files, read_corpus
-from snm.text.files import Sources, are_files, find_files, names, plain_size
+from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
+from snm.text.files import Sources, are_files, are_given, find_files, names, plain_size
 from snm.text.sampling import sample_sentences, split_sentences
-from snm.text.vocabulary import Vocabulary, read_word_list
+from snm.text.vocabulary import Vocabulary
 
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.05, 300_000  # tokens held out of the training text, where the user gives none
 RECOUNTED_SHARE = 0.01  # a larger held-out slice is counted in the end
 READER_BYTES = 128 << 20  # memory of a thread that reads text, for most vocabularies
+VOCABULARY_SHARE = 0.45  # of the memory beside the program's, for arrays with an entry for every word
+WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, and for each type of features
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
@@ -102,7 +106,8 @@ def train(
     sources: Sources,
     output: str | Path,
     settings: Settings | None = None,
-    dev: Sources = (),
+    *,
+    dev: Sources | None = None,
     force: bool = False,
     progress: Progress = silent,
     notify: Notify = ignore,
@@ -115,9 +120,13 @@ def train(
     slice of the training text is held out where one is needed. `force` replaces a model at `output`. `notify` receives
     messages, `progress` makes progress bars.
     """
-    settings = settings or Settings()
+    settings = Settings() if settings is None else settings
+    if not isinstance(settings, Settings):
+        raise SettingsError(f"settings is {shown(settings)}; expected snm.Settings(...)")
+    functions(progress=progress, notify=notify)
+    dev = dev if are_given(dev) else None
     _check(settings, dev)
-    with devices.gpu_memory_errors(), ModelWriter(output, force) as writer:
+    with devices.gpu_memory_errors(), ModelWriter(output, force, notify) as writer:
         job = Job(settings, writer, progress, notify)
         text, vocabulary = read_text(job, sources)
         if settings.model in NEURAL:
@@ -129,12 +138,12 @@ def train(
     return load(output)
 
 
-def _check(settings: Settings, dev: Sources) -> None:
+def _check(settings: Settings, dev: Sources | None) -> None:
     """Validate what can be validated before any text is read."""
     settings.spec  # noqa: B018  raises an error if it cannot be parsed
-    if dev and settings.model not in ("snm", *NEURAL):
+    if dev is not None and settings.model not in ("snm", *NEURAL):
         raise SettingsError(f"held-out text is for SNM and neural models; {settings.model!r} does not use it")
-    if dev and are_files(dev):
+    if dev is not None and are_files(dev):
         find_files(dev)
     if settings.model in NEURAL:
         require_torch()
@@ -142,8 +151,9 @@ def _check(settings: Settings, dev: Sources) -> None:
         devices.find_gpu()
 
 
-def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources) -> None:
+def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
     texts = hold_out(job, text, vocabulary, dev)
+    vocabulary.drop_table()
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
@@ -180,18 +190,33 @@ def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
 def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
     """The training text, encoded, and its vocabulary or the one that was given."""
     s = job.settings
+    memory = None if s.model in NEURAL else s.memory - PROGRAM_BYTES
     with job.progress("reading", plain_size(sources)) as bar:
         if s.vocab is None:
             threads = min(s.threads, s.memory // READER_BYTES)
             text, vocabulary = read_corpus(
-                sources, s.min_count, s.max_words, s.closed, bar, s.document, threads, job.writer.spool
-            )
+                sources, s.min_count, s.max_words, s.closed, bar, s.document, threads, job.writer.spool, s.on_error,
+                memory, job.notify,
+            )  # fmt: skip
         else:
-            vocabulary = Vocabulary(read_word_list(Path(s.vocab)), s.closed, s.document)
-            text = encode_files(sources, vocabulary, bar, job.writer.spool)
+            vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, memory, job.notify)
+            _check_vocabulary(s, len(vocabulary))
+            text = encode_files(sources, vocabulary, bar, job.writer.spool, s.on_error, job.notify)
     if not text.events:
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
+    _check_vocabulary(s, len(vocabulary))
     return text, vocabulary
+
+
+def _check_vocabulary(settings: Settings, words: int) -> None:
+    """Raise an error if the arrays that an SNM has for every word, such as `singles`, take too much memory."""
+    needed = words * (WORD_BYTES + SINGLE_BYTES * len(settings.spec.types))
+    share = int(VOCABULARY_SHARE * (settings.memory - PROGRAM_BYTES))
+    if settings.model == "snm" and needed > share:
+        raise SettingsError(
+            f"{words:,} words take about {needed >> 20:,} MB, more than their share of --memory, {share >> 20:,} MB; "
+            f"give more --memory, or have fewer words (--min-count, --max-words, --vocab)"
+        )
 
 
 def text_figures(job: Job, text: Text, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -202,16 +227,17 @@ def text_figures(job: Job, text: Text, vocabulary: Vocabulary) -> dict[str, Any]
         f"{documents}{text.sentences:,} sentences, {text.events:,} tokens, {len(vocabulary):,} words, "
         f"{unknown / text.events:.2%} out of vocabulary"
     )
-    return {"sentences": text.sentences, "tokens": text.events, "oov": unknown}
+    return {"sentences": text.sentences, "tokens": text.events, "oov": unknown, "bad_lines": text.bad_lines}
 
 
-def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources) -> Texts:
+def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> Texts:
     """The held-out texts that the settings need: given by the user, or the end of the training text."""
     s = job.settings
     multinomial = s.training.loss == "multinomial"
-    if not (dev or s.gate or multinomial):
+    if dev is None and not s.gate and not multinomial:
         return Texts(text, text)
-    train, held_out = (text, _given(job, dev, vocabulary)) if dev else _slice(job, text, vocabulary, multinomial)
+    given = None if dev is None else (text, _given(job, dev, vocabulary))
+    train, held_out = given or _slice(job, text, vocabulary, multinomial)
     if held_out is None:
         return Texts(text, text)
     if not multinomial:
@@ -223,7 +249,7 @@ def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources) -> Text
 
 
 def _given(job: Job, dev: Sources, vocabulary: Vocabulary) -> Text:
-    text = encode_files(dev, vocabulary)
+    text = encode_files(dev, vocabulary, on_error=job.settings.on_error, notify=job.notify)
     if not text.events:
         raise InputError(f"{names(dev)}: no words; expected held-out text, one sentence a line")
     if text.events > MAX_HELD_OUT:
@@ -266,7 +292,8 @@ def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
     classes_of_words = None
     if spec.has_classes:
         with job.progress("word classes", classes.PASSES * min(len(vocabulary), classes.FREQUENT)) as bar:
-            classes_of_words = classes.learn_classes(texts.train, len(vocabulary), s.classes, s.seed, bar)
+            memory = s.memory - PROGRAM_BYTES
+            classes_of_words = classes.learn_classes(texts.train, len(vocabulary), s.classes, s.seed, bar, memory)
     extractor = Extractor(spec, layout, vocabulary, classes_of_words)
     extractor.check_families(texts.train.tokens)
     return extractor
@@ -425,10 +452,10 @@ def fit_gate(
 def _gate_events(job: Job, extractor: Extractor, pages: dict[str, Any], text: Text) -> GateEvents:
     """The rows of a text's events in the matrix that has been written."""
     matrix, n = open_matrix(job.writer.load, pages, extractor), extractor.n_templates
-    scorer = TextScorer(extractor, matrix, Gate.of(np.zeros(n, np.float32), n), job.settings.prune)
+    gate = Gate.of(np.zeros(n, np.float32), n)
     made, filled = GateEvents.empty(text.events, n), 0
     for start, stop in extractor.blocks(0, len(text.tokens)):
-        found = scorer.find(extractor.keys(text.tokens, start, stop), text.tokens[start:stop])
+        found = row_kernels.find(extractor.keys(text.tokens, start, stop), text.tokens[start:stop], matrix, gate)
         events = np.flatnonzero(found.row_sum[0] > 0)
         here = slice(filled, filled + len(events))
         made.codes[here], made.lengths[here] = found.code.T[events], found.length.T[events]
@@ -457,16 +484,18 @@ def smooth(job: Job, text: Text, extractor: Extractor, counted: Counted, figures
     job.writer.array("backoffs", "<f4").append(made.backoffs)
     job.writer.array("index", index.directory.dtype.str).append(index.directory)
     how = {"index": index.description, "estimation": {"model": s.model, **made.details}}
+    del counts, index, training  # Windows removes no file that is mapped
     _finish(job, extractor, counted, BackoffModel.kind, {"text": figures, **how})
 
 
-def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources) -> None:
+def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
     """Train a neural model, and write it."""
     from snm.baselines.neural.checkpoints import clear_checkpoint  # these import PyTorch
     from snm.baselines.neural.training import train_network
 
     s = job.settings
-    train, held_out = (text, _given(job, dev, vocabulary)) if dev else _slice(job, text, vocabulary, required=True)
+    given = None if dev is None else (text, _given(job, dev, vocabulary))
+    train, held_out = given or _slice(job, text, vocabulary, required=True)
     assert held_out is not None
     figures = text_figures(job, text, vocabulary)
     made = train_network(

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from snm.adjustment.metafeatures import MetafeatureSet
-from snm.adjustment.settings import TrainingSettings
+from snm.adjustment.settings import OPTIMISERS, TrainingSettings
+from snm.arguments import MAX_THREADS, choice, file_path, flag, set_whole_numbers, shown
 from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import SettingsError
 from snm.features.specification import DEFAULT_PRESET, MAX_WORDS, FeatureSpec
-from snm.parallel import default_threads
+from snm.system import default_threads
 from snm.text.classes import CLASSES
+from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
 MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
@@ -20,11 +22,13 @@ ENGINES = ("auto", "cpu", "gpu")
 DISCOUNTS = ("modified", "single")
 DEFAULT_ORDER = 5
 MIN_MEMORY = 512 << 20
+MAX_SEED = (1 << 63) - 1
+MAX_UNITS = 1 << 12  # of the gate
 ALL_EVENTS = 1 << 32  # more events than a text can have
 PAPER_RATE = 0.02  # of AdaGrad with the paper's metafeatures: the paper gives no rate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of `train`: everything but the text. `memory` is in bytes.
 
@@ -36,7 +40,8 @@ class Settings:
     16, of a weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the
     text is large enough. `vocab`: a file of words, one a line. `classes`: how many word classes are learned where the
     features use them. `document`: the text has documents, separated by blank lines, and features reach across their
-    sentences.
+    sentences. `on_error`: what to do with a line that is not UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by
+    U+FFFD) or `skip-line`; it is for the text, held-out text and the file of words.
     """
 
     model: str = "snm"
@@ -45,9 +50,10 @@ class Settings:
     discounts: str = "modified"
     min_count: int = 3
     max_words: int | None = None
-    vocab: Path | None = None
+    vocab: str | Path | None = None
     closed: bool = False
     document: bool = False
+    on_error: str = "fail"
     training: TrainingSettings = field(default_factory=TrainingSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     memory: int = 4 << 30
@@ -61,39 +67,30 @@ class Settings:
     engine: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("min_count", 1),
-            ("max_words", 1),
-            ("memory", MIN_MEMORY),
-            ("threads", 1),
-            ("partitions", 1),
-            ("seed", 0),
-            ("gate", 0),
-            ("prune", 1),
-            ("classes", 4),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise SettingsError(f"{name} is {value:,}; expected {low:,} or more")
-        for name, high in (("threads", 1024), ("prune", 1 << 31), ("max_words", 1 << 31), ("min_count", 1 << 62)):
-            if (getattr(self, name) or 0) > high:
-                raise SettingsError(f"{name} is {getattr(self, name):,}; expected {high:,} or less")
+        set_whole_numbers(
+            self, order=(1, MAX_WORDS), min_count=(1, 1 << 62), max_words=(1, 1 << 31), memory=(MIN_MEMORY, 1 << 62),
+            threads=(1, MAX_THREADS), partitions=(1, 1 << 31), seed=(0, MAX_SEED), gate=(0, MAX_UNITS),
+            prune=(1, 1 << 31), classes=(4, 1 << 16), weight_bits=(8, 16),
+        )  # fmt: skip
+        for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
+            choice(name, getattr(self, name), known)
+        for name in ("closed", "document"):
+            object.__setattr__(self, name, flag(name, getattr(self, name)))
+        for name, kind in (("training", TrainingSettings), ("network", NetworkSettings)):
+            if not isinstance(getattr(self, name), kind):
+                raise SettingsError(f"{name} is {shown(getattr(self, name))}; expected snm.{kind.__name__}(...)")
+        if self.vocab is not None:
+            object.__setattr__(self, "vocab", file_path("vocab", self.vocab))
+        if self.features is not None and not isinstance(self.features, str):
+            raise SettingsError(f"features is {shown(self.features)}; expected a specification: a string")
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
-        if self.engine not in ENGINES:
-            raise SettingsError(f"engine {self.engine!r} is not known; expected one of {', '.join(ENGINES)}")
-        if self.model not in MODELS:
-            raise SettingsError(f"model {self.model!r} is not known; expected one of {', '.join(MODELS)}")
-        if self.discounts not in DISCOUNTS:
-            raise SettingsError(f"discounts {self.discounts!r} are not known; expected {' or '.join(DISCOUNTS)}")
         if self.model != "snm" and self.features is not None:
             raise SettingsError(f"features are for SNM; a model of kind {self.model!r} has n-grams up to its order")
         if self.model != "snm" and self.document:
             raise SettingsError(f"documents are for SNM; a model of kind {self.model!r} has sentences")
         if self.order is not None and self.features is not None:
             raise SettingsError("features and order exclude each other; give one of them")
-        if self.order is not None and not 1 <= self.order <= MAX_WORDS:
-            raise SettingsError(f"order is {self.order}; expected 1 to {MAX_WORDS}")
         if self.vocab is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
 
@@ -109,7 +106,7 @@ class Settings:
 
 
 def paper_settings(
-    features: str = "snm5", metafeatures: str = "all", feature_buckets: str = "double", link_buckets: str = "double",
+    features: str = "snm5", *, metafeatures: str = "all", feature_buckets: str = "double", link_buckets: str = "double",
     merge: bool = False, optimiser: str = "adagrad", **more: Any,
 ) -> Settings:  # fmt: skip
     """The settings that train as the paper does, unless the arguments say otherwise.
@@ -119,8 +116,13 @@ def paper_settings(
     is the default here because it is better, `optimiser="sgd"` is plain SGD.
     """
     if FeatureSpec(features).has_classes:
-        raise SettingsError(f"features {features!r} use word classes, which the paper does not have; leave them out")
-    chosen = MetafeatureSet.parse(metafeatures, feature_buckets, link_buckets, merge)
+        raise SettingsError(
+            f"features {shown(features)} use word classes, which the paper does not have; leave them out"
+        )
+    chosen = MetafeatureSet.parse(metafeatures, feature_buckets=feature_buckets, link_buckets=link_buckets, merge=merge)
+    if not isinstance(more.get("training", {}), dict):
+        raise SettingsError(f"training is {shown(more['training'])}; expected a dictionary of options")
+    choice("optimiser", optimiser, OPTIMISERS)
     rate = PAPER_RATE if optimiser == "adagrad" else None
     training = {"events": ALL_EVENTS, "rate": rate, **more.pop("training", {})}
     how = TrainingSettings(metafeatures=chosen, optimiser=optimiser, start=0.0, **training)

@@ -6,31 +6,35 @@ is always complete. The manifest is the last file written.
 
 from __future__ import annotations
 
-import ctypes
+import atexit
+import gc
 import hashlib
 import json
 import mmap
 import os
+import re
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
-from snm import memory, parallel
+from snm import parallel, system
+from snm.arguments import file_path, flag, shown
 from snm.errors import FormatError, ModelNotFound, SettingsError
+from snm.progress import Notify, ignore
 
 FORMAT = "snm-model"
 VERSION = 3
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
-MADV_POPULATE_READ = 22  # of Linux; Python has no name for it
 NPY_HEADER = 128  # bytes of the header of a one-dimensional .npy file
 CHUNK_BYTES = 4 << 20  # written at a time
 LARGE_CHUNK_BYTES = 32 << 20
@@ -70,25 +74,27 @@ class ArrayWriter:
 class ModelWriter:
     """Writes a model folder. `path` does not exist, or stays as it was, until the model is complete."""
 
-    def __init__(self, path: str | Path, force: bool = False) -> None:
-        self.path, self.force = Path(os.path.realpath(path)), force
-        if not str(path):
-            raise SettingsError("the name of the output is empty; name a folder that does not exist yet")
+    def __init__(self, path: str | Path, force: bool = False, notify: Notify = ignore) -> None:
+        """`notify` is told what runs that were killed have left behind."""
+        if str(path) == "-":
+            raise SettingsError("a model cannot be written to standard output (-); name a folder")
+        self.path, self.force = Path(os.path.realpath(file_path("output", path))), flag("force", force)
+        self.notify = notify
+        self.folder, self._resources = Path(), ExitStack()
+        self._arrays: dict[str, ArrayWriter] = {}
+        self._check_output()
+
+    def _check_output(self) -> None:
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.force = True  # an empty folder
         elif self.path.exists() and not (self.path / MANIFEST).is_file():
-            raise SettingsError(f"{path} exists and is not a model; choose another name")
-        elif self.path.exists() and not force:
+            raise SettingsError(f"{self.path} exists and is not a model; choose another name")
+        elif self.path.exists() and not self.force:
             raise SettingsError(
-                f"{path} exists already; choose another name, or replace it with --force (in Python force=True)"
+                f"{self.path} exists already; choose another name, or replace it with --force (in Python force=True)"
             )
         elif self.path.exists():
             _check_replaceable(self.path)
-        self.folder = self._hidden_name()
-        self._arrays: dict[str, ArrayWriter] = {}
-
-    def _hidden_name(self) -> Path:
-        return self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}"
 
     def array(self, name: str, dtype: str, chunk_bytes: int = CHUNK_BYTES) -> ArrayWriter:
         """A new array of the model."""
@@ -100,23 +106,27 @@ class ModelWriter:
 
     def scratch(self, shape: tuple[int, ...]) -> np.ndarray:
         """A zeroed uint32 array in a temporary file on disk."""
-        with tempfile.TemporaryFile(dir=self.folder) as file:
-            os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)) * 4)  # a full disk raises here, not in a kernel
+        with self._temporary_file() as file:
+            system.allocate(file, int(np.prod(shape)) * 4)
             return np.memmap(file, np.uint32, "r+", shape=shape)
 
     def spool(self, chunks: Iterable[np.ndarray]) -> np.ndarray:
         """Join chunks into one uint32 array in a temporary file on disk."""
-        with tempfile.TemporaryFile(dir=self.folder) as file:
+        with self._temporary_file() as file:
             for chunk in chunks:
                 file.write(np.ascontiguousarray(chunk, np.uint32).data)
             file.flush()
             length = file.tell() // 4
             return np.asarray(np.memmap(file, np.uint32, "r+", shape=(length,))) if length else np.empty(0, np.uint32)
 
-    def load(self, name: str) -> np.ndarray:
+    def _temporary_file(self) -> IO[bytes]:
+        """A file beside the folder: Windows neither renames nor removes a folder with a file that is mapped."""
+        return tempfile.TemporaryFile(dir=self.folder.parent)
+
+    def load(self, name: str, *types: str) -> np.ndarray:
         """Map an array that has been written."""
         self._arrays[name].close()
-        return open_array(self._arrays[name].path)
+        return open_array(self._arrays[name].path, *types)
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         """Copy a part of an array that has been written: mapped pages would count as memory of this process."""
@@ -127,7 +137,8 @@ class ModelWriter:
     def drop(self, name: str) -> None:
         """Delete an array that the finished model does not need."""
         self._arrays[name].close()
-        self._arrays.pop(name).path.unlink()
+        path = self._arrays.pop(name).path
+        _released(path.unlink)
 
     def close(self) -> None:
         for array in self._arrays.values():
@@ -144,46 +155,60 @@ class ModelWriter:
                 "bytes": path.stat().st_size,
                 "sha256": file_sha256(path),
             }
-            _sync(path)
+            system.sync(path)
 
         parallel.run(describe, files, threads)
         manifest = {"format": FORMAT, "version": VERSION, **manifest, "files": dict(sorted(entries.items()))}
         path = self.folder / MANIFEST
-        path.write_text(json.dumps(manifest, indent=1) + "\n")
-        _sync(path)
+        path.write_bytes(f"{json.dumps(manifest, indent=1)}\n".encode())
+        system.sync(path)
         self._rename()
 
     def _rename(self) -> None:
-        _sync(self.folder)
-        old = None
-        if self.force and self.path.exists():
-            if any(self.path.iterdir()):
-                _check_replaceable(self.path)  # again: training took its time
-            if _exchange(self.folder, self.path):
-                _sync(self.path.parent)
-                return  # the old model is in the hidden folder now, which `__exit__` removes
-            old = self._hidden_name()
-            os.rename(self.path, old)
+        """Give the folder its name. Then `folder` is an old model that was there, if any, which `__exit__` removes."""
+        system.sync(self.folder)
         try:
-            os.rename(self.folder, self.path)
-        except OSError as error:
-            if old is not None:
-                os.rename(old, self.path)
-            kept, self.folder = self.folder, Path()
+            with turn(self.path):  # other runs may be writing to the same path
+                self._swap()
+            system.sync(self.path.parent)
+        except (OSError, SettingsError) as error:
+            kept = self.path.with_name(self.folder.name.removeprefix("."))  # as no leftover is named
+            with suppress(OSError):
+                os.rename(self.folder, kept)
+            kept, self.folder = kept if kept.exists() else self.folder, Path()
+            why = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(
-                f"cannot rename to {self.path}: {error.strerror} (did another run write it?); the model is in {kept}"
+                f"cannot rename to {self.path}: {why} (did another run write it, or does a program have it open?); "
+                f"the model is in {kept}"
             ) from error
-        _sync(self.path.parent)
-        if old is not None:
-            shutil.rmtree(old)
+
+    def _swap(self) -> None:
+        old = _old(self.folder)
+        try:
+            if self.force and self.path.exists():
+                if any(self.path.iterdir()):
+                    _check_replaceable(self.path)  # again: training took its time
+                if system.exchange(self.folder, self.path):
+                    return
+                _released(lambda: os.rename(self.path, old))
+            _released(lambda: os.rename(self.folder, self.path))
+        finally:
+            if old.exists() and self.path.exists():
+                self.folder = old
+            elif old.exists():
+                os.rename(old, self.path)
 
     def __enter__(self) -> ModelWriter:
         try:
-            self.folder.mkdir(parents=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder = self._resources.enter_context(_hidden_place(self.path, self.notify))
+            self._check_output()  # again: a model of a killed run may be there now
+            self.folder.mkdir()
         except OSError as error:
+            self.__exit__(None, None, None)
             raise SettingsError(f"cannot write to {self.path.parent}: {error.strerror}") from error
-        except BaseException:  # an interrupt just after mkdir
-            shutil.rmtree(self.folder, ignore_errors=True)
+        except BaseException:  # such as an interrupt just after mkdir
+            self.__exit__(None, None, None)
             raise
         return self
 
@@ -194,13 +219,115 @@ class ModelWriter:
             with suppress(OSError):  # a full disk has raised its error already
                 array.close()
         if self.folder.name and self.folder.exists():
-            shutil.rmtree(self.folder)
+            try:
+                shutil.rmtree(self.folder)
+            except PermissionError:  # Windows removes no mapped file; the functions that failed still refer to arrays
+                traceback.clear_frames(trace)
+                gc.collect()
+                shutil.rmtree(self.folder, ignore_errors=error is not None)
+        self._resources.close()
+
+
+def turn(path: Path, wait: bool = True) -> AbstractContextManager[bool]:
+    """A context for one writer of `path` at a time, of all threads and processes; see `system.turn`."""
+    return system.turn(path.with_name(f".{path.name}.lock"), wait)
+
+
+def wait_for_turn(path: Path) -> bool:
+    """Wait if a writer is replacing `path`: where folders cannot be exchanged, there is none between two renames."""
+    path = Path(os.path.realpath(path))
+    if path.exists() or not path.with_name(f".{path.name}.lock").exists():
+        return False
+    with suppress(OSError), turn(path):
+        return True
+    return False
+
+
+@contextmanager
+def _hidden_place(path: Path, notify: Notify) -> Iterator[Path]:
+    """A hidden name beside `path`, for what is to be renamed to it. A locked file marks it as in use.
+
+    If the process is killed, the mark remains and nobody has it locked. The next writer of `path` then removes both.
+    """
+    with ExitStack() as resources:
+        try:
+            with turn(path):
+                _clear_leftovers(path, notify)
+                place = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+                resources.callback(_remove, _mark(place))
+                mark = resources.enter_context(open(_mark(place), "wb"))
+                with suppress(OSError):  # a disk without locks
+                    system.lock(mark)
+        except OSError as error:
+            raise SettingsError(f"cannot write to {path.parent}: {error.strerror}") from error
+        yield place
+
+
+def _mark(place: Path) -> Path:
+    return place.with_name(f"{place.name}.lock")
+
+
+def _old(place: Path) -> Path:
+    """Where the old model is while the new one takes its name, if the system cannot exchange them."""
+    return place.with_name(f"{place.name}.old")
+
+
+def _clear_leftovers(path: Path, notify: Notify) -> None:
+    """Remove what killed runs have left beside `path`. If that is the only model, it takes its name."""
+    pattern = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.lock")
+    for mark in sorted(file for file in path.parent.iterdir() if pattern.fullmatch(file.name)):
+        place = mark.with_name(mark.name.removesuffix(".lock"))
+        if not _is_dead(mark):
+            continue
+        whole = [folder for folder in (place, _old(place)) if (folder / MANIFEST).is_file()]
+        if whole and not path.exists():
+            os.rename(whole[0], path)
+            notify(f"{path} is complete now: the run that wrote it was killed before it could rename it")
+        elif place.exists():
+            notify(f"removing {place}, which a run left behind that was killed")
+        for leftover in (place, _old(place), mark):
+            _remove(leftover)
+
+
+def _is_dead(mark: Path) -> bool:
+    """Whether the run that made a mark is no longer there."""
+    try:
+        with open(mark, "r+b") as file:
+            return system.lock(file)
+    except OSError:  # another user's, or a disk without locks
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, as far as possible."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder now, or when the program ends: Windows removes no file that is mapped."""
+    try:
+        shutil.rmtree(folder)
+    except PermissionError:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _released(call: Callable[[], object]) -> None:
+    """Call what Windows refuses while a file is mapped: if it does, again after unused arrays are collected."""
+    try:
+        call()
+    except PermissionError:
+        gc.collect()
+        call()
 
 
 def _check_replaceable(path: Path) -> None:
     """Raise an error if a folder is no model of ours, or has other files beside the model's."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files = {MANIFEST, *manifest["files"]} if manifest["format"] == FORMAT else set()
     except (OSError, ValueError, KeyError, TypeError):
         files = set()
@@ -213,44 +340,34 @@ def _check_replaceable(path: Path) -> None:
             raise SettingsError(f"{file} is not part of the model {path}; move it away, or choose another name")
 
 
-def _exchange(a: Path, b: Path) -> bool:
-    """Exchange two folders in one step, where the system can: Linux, with most file systems."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
-        return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(renameat2(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
-def replaced_file(name: str) -> Iterator[IO[str]]:
+def replaced_file(name: str, notify: Notify = ignore) -> Iterator[IO[str]]:
     """A text stream that takes the place of a file when it was written as a whole; `-` is standard output."""
     if name == "-":
         yield sys.stdout
         return
     path = Path(os.path.realpath(name))
+    if path.is_dir() or not path.parent.is_dir():
+        wrong = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise SettingsError(f"cannot write the file {name}: {wrong}; choose another name")
     if path.exists() and not path.is_file():  # a pipe or a device is written as it is
-        with open(path, "w", encoding="utf-8") as stream:
+        with open(path, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
         return
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(scratch, "w", encoding="utf-8") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with _hidden_place(path, notify) as scratch:
+        try:
+            with open(scratch, "w", encoding="utf-8", newline="\n") as stream:
+                yield stream
+            system.sync(scratch)
+            try:
+                os.replace(scratch, path)
+            except PermissionError as error:
+                raise SettingsError(
+                    f"cannot replace {name}: {error.strerror}; close the programs that have it open, or choose another "
+                    f"name"
+                ) from error
+        finally:
+            scratch.unlink(missing_ok=True)
 
 
 def file_sha256(path: Path) -> str:
@@ -258,16 +375,33 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_array(path: Path) -> np.ndarray:
-    """Map an array. Copy-on-write, because kernels are compiled for writable arrays."""
+def open_array(path: Path, *types: str) -> np.ndarray:
+    """Map a one-dimensional array of one of these dtypes. Copy-on-write: kernels are compiled for writable arrays."""
     try:
-        array: np.ndarray = np.load(path, mmap_mode="c" if path.stat().st_size > NPY_HEADER else None)
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: not a readable array ({error}); rebuild the model") from error
+        if path.stat().st_size > NPY_HEADER:
+            array: np.ndarray = np.lib.format.open_memmap(path, "c")
+        else:  # an empty file cannot be mapped
+            array = read_array(path)
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+    except Exception as error:  # NumPy parses the header as Python, which can fail in many ways
+        raise FormatError(f"{path}: not a readable array ({shown(error)}); restore or rebuild the model") from error
+    if array.ndim != 1 or (types and array.dtype.str not in types):
+        raise FormatError(
+            f"{path} is an array of {array.dtype.str} of shape {array.shape}; expected one dimension"
+            f"{types and ' of '}{' or '.join(types)}; restore or rebuild the model"
+        )
     mapping = _mapping_of(array)
     if mapping is not None:
-        memory.use_huge_pages(mapping)
+        system.use_huge_pages(mapping)
     return np.asarray(array)
+
+
+def read_array(path: Path) -> np.ndarray:
+    """Read an array of any shape. `np.load` would also open zip files."""
+    with open(path, "rb") as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def prefault(arrays: Iterable[np.ndarray]) -> None:
@@ -276,11 +410,9 @@ def prefault(arrays: Iterable[np.ndarray]) -> None:
     Page faults one by one take five times as long, and read from disk in random order.
     """
     mappings = [mapping for array in arrays if (mapping := _mapping_of(array)) is not None]
-    if sys.platform != "linux" or 2 * sum(map(len, mappings)) > os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
-        return
-    for mapping in mappings:
-        with suppress(OSError):  # Linux before 5.14
-            mapping.madvise(MADV_POPULATE_READ)
+    if 2 * sum(map(len, mappings)) <= system.machine_bytes():
+        for mapping in mappings:
+            system.populate(mapping)
 
 
 def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
@@ -308,19 +440,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FormatError(f"{path} is not a model: expected a folder with {MANIFEST}, as written by snm train")
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text())
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         found = manifest["format"], manifest["version"]
         files = {name: int(entry["bytes"]) for name, entry in manifest["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise FormatError(
-            f"{file} is damaged ({type(error).__name__}: {error}); restore or rebuild the model"
-        ) from error
+    except OSError as error:
+        raise FormatError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise FormatError(f"{file} is damaged ({shown(error)}); restore or rebuild the model") from error
     if found != (FORMAT, VERSION):
         raise FormatError(
-            f"{path} has format {found[0]} version {found[1]}; this program reads {FORMAT} version {VERSION}; "
-            f"rebuild the model with this version of snm, or read it with the one that wrote it"
+            f"{path} has format {shown(found[0])} version {shown(found[1])}; this program reads {FORMAT} version "
+            f"{VERSION}; rebuild the model with this version of snm, or read it with the one that wrote it"
         )
     for name, expected in files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise FormatError(
+                f"{file} is damaged: it lists the file {shown(name)}; expected files of the model's folder"
+            )
         size = (path / name).stat().st_size if (path / name).is_file() else None
         if size != expected:
             state = "is missing" if size is None else f"has {size} bytes"

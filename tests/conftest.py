@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from numba import njit
 
 from snm import pipeline
 from snm.features.extraction import Extractor
@@ -22,6 +24,12 @@ from snm.text.vocabulary import Vocabulary
 # the first example of a property compiles kernels, so no example has a deadline
 settings.register_profile("snm", deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 settings.load_profile("snm")
+
+
+@cache
+def entry_of(helper: Any) -> Any:
+    """A helper with an entry from Python. Not cached: the cache would give the one without."""
+    return njit(helper.py_func)
 
 
 def train(*arguments: Any, **more: Any) -> RowModel:
@@ -38,7 +46,7 @@ def text_of(sentences: list[list[int]]) -> Text:
 
 
 def vocabulary_of(size: int, closed: bool = False) -> Vocabulary:
-    return Vocabulary([f"w{i}" for i in range(size - 3)], closed)
+    return Vocabulary([f"w{i}" for i in range(size - 3)], closed=closed)
 
 
 def random_text(seed: int, sentences: int = 40, words: int = 12, longest: int = 14) -> Text:

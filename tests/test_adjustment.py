@@ -24,7 +24,7 @@ from tests.conftest import SMALL_SKIPS, extractor_of, random_text, train, write_
 def make(path: Path, corpus: Path, dev: tuple[Path, ...] = (), threads: int = 1, **training: object) -> RowModel:
     how = TrainingSettings(**training)  # type: ignore[arg-type]
     settings = Settings(features=SMALL_SKIPS, threads=threads, training=how, gate=0)
-    return train([corpus], path, settings, dev)
+    return train([corpus], path, settings, dev=dev)
 
 
 def ppl(model: RowModel, corpus: Path) -> float:
@@ -179,7 +179,7 @@ def test_a_vocabulary_file(corpus_file: Path, tmp_path: Path) -> None:
     words.write_text("cat\nthe\nunicorn\n")
     model = train([corpus_file], tmp_path / "m", Settings(vocab=words, threads=1))
     assert model.vocabulary.words == ("<S>", "</S>", "<UNK>", "cat", "the", "unicorn")
-    assert dict(model.next_words("the", 5))["unicorn"] > 0, "never seen, still possible"
+    assert dict(model.next_words("the", k=5))["unicorn"] > 0, "never seen, still possible"
 
 
 def test_unk_is_possible_where_the_text_has_none(corpus_file: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from snm.baselines.backoff.arpa import levels, read_arpa, write_arpa
+from snm.baselines.backoff.arpa import import_arpa, levels, write_arpa
 from snm.baselines.backoff.model import BackoffModel
 from snm.errors import FormatError
 from snm.evaluation import verify
@@ -55,7 +55,7 @@ def test_the_header_has_the_number_of_ngrams(model: BackoffModel) -> None:
 def test_exported_and_imported_models_agree(model: BackoffModel, corpus_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.arpa.gz"
     path.write_bytes(gzip.compress(text_of(model).encode()))
-    again = read_arpa(path, tmp_path / "m")
+    again = import_arpa(path, tmp_path / "m")
     assert verify(again.path, contexts=30).worst < 1e-5
     sentence = "the cat sees a purple fish eats fish"
     assert again.score(sentence) == pytest.approx(model.score(sentence), abs=1e-5)
@@ -88,7 +88,7 @@ ngram 2=3
 def test_a_file_of_another_toolkit(tmp_path: Path) -> None:
     path = tmp_path / "golden.arpa"
     path.write_text(GOLDEN)
-    model = read_arpa(path, tmp_path / "m")
+    model = import_arpa(path, tmp_path / "m")
     assert model.vocabulary.words == ("<S>", "</S>", "<UNK>", "cat", "dog")
     words = dict(model.score_words(["cat dog bird"])[0])
     assert words["cat"] == pytest.approx(-0.30103, abs=1e-5)
@@ -101,7 +101,7 @@ def test_a_file_of_another_toolkit(tmp_path: Path) -> None:
 def test_without_unk_the_vocabulary_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "closed.arpa"
     path.write_text(GOLDEN.replace("1=5", "1=4").replace("-0.69897\t<unk>\n", ""))
-    model = read_arpa(path, tmp_path / "m")
+    model = import_arpa(path, tmp_path / "m")
     assert model.vocabulary.closed
     assert np.isnan(dict(model.score_words(["bird"])[0])["bird"])
 
@@ -109,7 +109,7 @@ def test_without_unk_the_vocabulary_is_closed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("\\data\\", "hello", "is not an ARPA file"),
+        ("\\data\\", "hello", "is neither a model nor an ARPA file"),
         ("ngram 2=3", "ngram 2=4", "3 2-grams; expected 4"),
         ("ngram 2=3", "ngram 2=2", "expected 2 n-grams"),
         ("\\2-grams:", "\\3-grams:", "expected \\\\2-grams:"),
@@ -121,7 +121,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, old: str, new: str, what: str
     path = tmp_path / "bad.arpa"
     path.write_text(GOLDEN.replace(old, new, 1))
     with pytest.raises(FormatError, match=what):
-        read_arpa(path, tmp_path / "m")
+        import_arpa(path, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 

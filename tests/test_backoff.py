@@ -164,5 +164,5 @@ def test_kneser_ney_has_kenlms_perplexity(tmp_path: Path) -> None:
     from snm.text.encoding import encode_files
 
     for part, expected in (("valid", 239.98), ("test", 224.81)):
-        found = model.perplexity(encode_files(folder / f"{part}.txt.xz", model.vocabulary), 2).ppl
+        found = model.perplexity(encode_files(folder / f"{part}.txt.xz", model.vocabulary), threads=2).ppl
         assert found == pytest.approx(expected, abs=0.005)

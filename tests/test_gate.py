@@ -20,7 +20,7 @@ from snm.reference import paper
 from snm.scoring.model import SnmModel
 from snm.settings import Settings
 from snm.text.encoding import encode_files
-from tests.conftest import write_bigrams
+from tests.conftest import entry_of, write_bigrams
 
 TEMPLATES, UNITS = 4, 5
 
@@ -62,14 +62,15 @@ def test_kernel_weights_equal_the_reference(events: int) -> None:
     kinds = np.array([[2, 0, -1, 1], [2, -1, -1, -1], [2, 1, 2, 0]], np.int64)
     rows = kinds[np.arange(events) % len(kinds)]
     folded = gate.folded(int(count_codes(totals)[2]), 5, 2.5)
+    add_row = entry_of(gate_kernels.add_row)
     made, end = gate_kernels.make_rows(TEMPLATES, len(folded.bias)), 0
     for q in range(TEMPLATES):
         made.first[q] = end
         for event in np.flatnonzero(rows[:, q] >= 0):
             r = rows[event, q]
-            end = gate_kernels.add_row(made, end, event, count_codes(totals)[r], lengths[r], sums[r], np.float32(0))
+            end = add_row(made, end, event, count_codes(totals)[r], lengths[r], sums[r], np.float32(0))
         made.last[q] = end
-    gate_kernels.mix(events, made, folded)
+    entry_of(gate_kernels.mix)(events, made, folded)
     scale = np.zeros(rows.shape, np.float32)
     for q in range(TEMPLATES):
         part = slice(made.first[q], made.last[q])

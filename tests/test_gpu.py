@@ -36,7 +36,7 @@ from snm.storage import ModelWriter
 from snm.text.encoding import Text, encode_files
 from snm.text.sampling import draw_sentences, sample_sentences
 from snm.text.vocabulary import Vocabulary
-from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of, train, write_bigrams
+from tests.conftest import SMALL_SKIPS, entry_of, extractor_of, random_text, text_of, train, write_bigrams
 from tests.test_cli import fails
 from tests.test_parity import METAFEATURES, WORDS, all_counts, annotated, reference_counts
 from tests.test_parity import key as reference_key
@@ -203,9 +203,9 @@ class TestCounting:
     def test_packed_counts_equal_those_of_the_kernels(self) -> None:
         numbers = [*range(1, 9000), *(2**k + d for k in range(14, 32) for d in (-1, 0, 1, 12345) if 2**k + d < 2**32)]
         packed = packing.pack_count(torch.tensor(numbers))
-        assert packed.tolist() == [int(pack_count(np.uint32(n))) for n in numbers]
+        assert packed.tolist() == [int(entry_of(pack_count)(np.uint32(n))) for n in numbers]
         unpacked = packing.unpack_count(packed)
-        assert unpacked.tolist() == [int(unpack_count(np.uint32(p))) for p in packed.tolist()]
+        assert unpacked.tolist() == [int(entry_of(unpack_count)(np.uint32(p))) for p in packed.tolist()]
 
 
 def adjustments(
@@ -279,7 +279,9 @@ class TestTraining:
 
         text = random_text(7, 8)
         extractor = extractor_of(SMALL_SKIPS, text, WORDS)
-        metafeatures = MetafeatureSet.parse("lean, target, feature-count+link-count", *buckets)
+        metafeatures = MetafeatureSet.parse(
+            "lean, target, feature-count+link-count", feature_buckets=buckets[0], link_buckets=buckets[1]
+        )
         settings = TrainingSettings(metafeatures=metafeatures, loss=loss, optimiser=optimiser)
         events = annotated_on(with_triton, text, extractor)
         made: list[tuple[Any, float]] = []

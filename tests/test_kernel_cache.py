@@ -118,6 +118,7 @@ print(hashing.mix64._cache.cache_path)
 """
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the temporary folder of Windows is the user's own")
 def test_kernels_are_cached_in_a_folder_of_the_users_own_where_nothing_else_can_be_written(tmp_path: Path) -> None:
     """As for a service user without a home, with a package that root installed."""
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}

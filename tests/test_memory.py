@@ -11,9 +11,10 @@ import pytest
 
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
 from snm.engines import cpu
-from snm.memory import Peak, resident_bytes
+from snm.memory import Peak
 from snm.progress import ignore, silent
 from snm.settings import MIN_MEMORY, Settings
+from snm.system import resident_bytes
 
 MB = 1 << 20
 

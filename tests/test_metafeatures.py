@@ -22,13 +22,13 @@ from snm.reference.paper import half_octaves
     ],
 )
 def test_all_conjunctions(feature_buckets: str, link_buckets: str, number: int) -> None:
-    masks = MetafeatureSet.parse("all", feature_buckets, link_buckets, merge=False).masks()
+    masks = MetafeatureSet.parse("all", feature_buckets=feature_buckets, link_buckets=link_buckets, merge=False).masks()
     assert len(masks) == number
     assert set(masks.values()) == {1}
 
 
 def test_merging_keeps_the_number_and_halves_the_look_ups() -> None:
-    merged, apart = (MetafeatureSet.parse("all", "single", "single", merged).masks() for merged in (True, False))
+    merged, apart = (MetafeatureSet.parse("all", link_buckets="single", merge=merge).masks() for merge in (True, False))
     assert sum(merged.values()) == sum(apart.values()) == 31
     assert len(merged) == 4 + 15
     assert all(not mask & 1 or not mask & 0b110 for mask in merged), "with the feature, no type and no count"
@@ -56,9 +56,9 @@ def test_invalid_conjunctions_are_refused(text: str) -> None:
 
 def test_unknown_buckets_are_refused() -> None:
     with pytest.raises(SpecError, match="expected single or double"):
-        MetafeatureSet.parse("all", "half")
+        MetafeatureSet.parse("all", feature_buckets="half")
     with pytest.raises(SpecError, match="expected single or double or half"):
-        MetafeatureSet.parse("all", "single", "thirds")
+        MetafeatureSet.parse("all", link_buckets="thirds")
 
 
 def test_half_octaves_equal_the_reference_and_leave_the_first_slot_of_a_line_free() -> None:

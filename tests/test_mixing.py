@@ -121,9 +121,9 @@ def test_the_same_words_in_another_order_are_mapped(corpus_file: Path, dev: Path
     mixed = mix([first.path, second.path], dev, tmp_path / "m")
     context = "the cat"
     expected = sum(
-        w * dict(m.next_words(context, 100))["sees"] for w, m in zip(mixed.weights, (first, second), strict=True)
+        w * dict(m.next_words(context, k=100))["sees"] for w, m in zip(mixed.weights, (first, second), strict=True)
     )
-    assert dict(mixed.next_words(context, 100))["sees"] == pytest.approx(expected)
+    assert dict(mixed.next_words(context, k=100))["sees"] == pytest.approx(expected)
 
 
 def test_different_vocabularies_are_refused(
@@ -171,7 +171,7 @@ class TestFilesOfProbabilities:
 
     def test_probabilities_of_a_model_give_its_weights(self, members: list[RowModel], dev: Path, written: Path) -> None:
         as_models = weigh([members[0].path, members[2].path], dev)
-        as_file = weigh([written, members[0].path], dev, dev, [written])
+        as_file = weigh([written, members[0].path], dev, test=dev, test_files=[written])
         assert as_file.weights == pytest.approx(as_models.weights[::-1], abs=1e-5)
         assert as_file.dev_perplexity == pytest.approx(as_models.dev_perplexity)
         assert as_file.dev_perplexities == pytest.approx(as_models.dev_perplexities[::-1])

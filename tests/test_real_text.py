@@ -24,7 +24,7 @@ def wikitext() -> Path:
 def test_better_than_kneser_ney(preset: str, ratio: float, wikitext: Path, tmp_path: Path) -> None:
     """Against modified Kneser-Ney of order 5 (KenLM: 224.81 on the test text), with the training text alone."""
     model = train([wikitext / "train.txt.xz"], tmp_path / "m", Settings(features=preset))
-    report = model.perplexity(encode_files([wikitext / "test.txt.xz"], model.vocabulary), 2)
+    report = model.perplexity(encode_files([wikitext / "test.txt.xz"], model.vocabulary), threads=2)
     assert report.ppl < ratio * 224.81
 
 

@@ -112,7 +112,7 @@ def test_every_model_of_the_tables_has_settings() -> None:
     assert (settings_of("hsme5").model, settings_of("hsme5").order) == ("hsme", 5)
     assert settings_of("lstm512").network == NetworkSettings(cell="lstm", hidden=512)
     assert settings_of("snm10-skip").gate == 0, "the paper has none"
-    expected = MetafeatureSet.parse("all", "double", "double", merge=False)
+    expected = MetafeatureSet.parse("all", feature_buckets="double", link_buckets="double", merge=False)
     assert settings_of("snm10-skip").training.metafeatures == expected
     assert len(expected.masks()) == 127
     masks = {name: len(settings_of(name).training.metafeatures.conjunctions) for name in names if "doubled" in name}

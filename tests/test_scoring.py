@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snm.adjustment.settings import TrainingSettings
+from snm.kernels import rows as row_kernels
 from snm.kernels.simd import TILE
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.reference.format import Row, SnmModel, read_model
@@ -74,7 +75,7 @@ def test_found_rows_are_those_that_the_slow_reader_finds(models: Models, data: s
     slow, fast = models
     sentences = data.draw(st.lists(sentences_of(fast), min_size=1, max_size=6))
     tokens = np.array([t for sentence in sentences for t in (BEGIN, *sentence, END)], np.uint32)
-    found = fast._scorer.find(fast.extractor.keys(tokens, 0, len(tokens)), tokens)
+    found = row_kernels.find(fast.extractor.keys(tokens, 0, len(tokens)), tokens, fast.matrix, fast._folded)
     begin = 0
     for k, token in enumerate(tokens.tolist()):
         begin = k if token == BEGIN else begin

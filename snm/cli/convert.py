@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
+from snm.arguments import file_path
 from snm.cli.options import (
     chosen_threads,
     import_option,
     json_option,
     load_model,
     model_argument,
+    on_error_option,
     print_json,
     threads_option,
 )
@@ -26,12 +27,9 @@ from snm.cli.terminal import notify
 @import_option
 def export(path: str, file: str) -> None:
     """Write a backoff MODEL (kn, katz, sbo) as an ARPA FILE (default: standard output)."""
-    from snm.baselines.backoff.arpa import require_backoff, write_arpa
-    from snm.storage import replaced_file
+    from snm.baselines.backoff.arpa import export_arpa
 
-    model = require_backoff(load_model(path), path)
-    with progress_bar("exporting", len(model.targets) + 1) as bar, replaced_file(file) as stream:
-        write_arpa(model, stream, bar)
+    export_arpa(load_model(path), file, progress=progress_bar, notify=notify(False))
 
 
 @click.command(name="import")
@@ -40,11 +38,11 @@ def export(path: str, file: str) -> None:
 @click.option("--force", is_flag=True, help="Replace a model of that name.")
 def import_arpa(file: str, output: str, force: bool) -> None:
     """Convert an ARPA FILE (plain or compressed) of any toolkit to a model."""
-    from snm.baselines.backoff.arpa import read_arpa
+    from snm.baselines.backoff import arpa
 
-    with progress_bar("importing", 0) as bar:
-        model = read_arpa(file, output, force, bar)
-    notify(False)(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
+    say = notify(False)
+    model = arpa.import_arpa(file, output, force=force, progress=progress_bar, notify=say)
+    say(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
 
 
 @click.command()
@@ -54,13 +52,14 @@ def import_arpa(file: str, output: str, force: bool) -> None:
 @click.option("--test", multiple=True, help="Text to measure the perplexity of the mixture on; without -o.")
 @click.option("--test-file", "test_files", multiple=True,
               help="Probabilities of the test text, for each MODEL that is a file of probabilities.")  # fmt: skip
+@on_error_option
 @threads_option
 @click.option("--force", is_flag=True, help="Replace a model of that name.")
 @import_option
 @json_option
 def mix(
     models: tuple[str, ...], dev: tuple[str, ...], output: str | None, test: tuple[str, ...],
-    test_files: tuple[str, ...], threads: int | None, force: bool, as_json: bool,
+    test_files: tuple[str, ...], on_error: str, threads: int | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Mix two or more MODELs linearly, with the weights that are best on held-out text.
 
@@ -72,16 +71,22 @@ def mix(
     """
     from snm import mixing
 
-    plain = [model for model in models if mixing.is_probability_file(Path(model))]
+    plain = [model for model in models if mixing.is_probability_file(file_path("a model", model))]
     if output is None:
-        found = mixing.weigh(models, dev, test, test_files, chosen_threads(threads), notify(as_json))
+        found = mixing.weigh(
+            models, dev, test=test, test_files=test_files, threads=chosen_threads(threads), on_error=on_error,
+            progress=progress_bar, notify=notify(as_json),
+        )  # fmt: skip
         if as_json:
             print_json({**asdict(found), "weights": found.weights.tolist()})
         return
     if plain or test or test_files:
         what = f"{plain[0]} has the probabilities of one text" if plain else "--test and --test-file exclude -o"
         raise click.UsageError(f"{what}; leave out -o to see weights and perplexities, or write a mixture of models")
-    made = mixing.mix(models, dev, output, force, chosen_threads(threads), notify(as_json))
+    made = mixing.mix(
+        models, dev, output, force=force, threads=chosen_threads(threads), on_error=on_error, progress=progress_bar,
+        notify=notify(as_json),
+    )  # fmt: skip
     if as_json:
         m = made.manifest
         print_json({"model": output, "weights": m["weights"], "dev_perplexity": m["dev_perplexity"],

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from snm.cli.options import Number, import_option, json_option, model_argument, print_json
+from snm.cli.options import (
+    Number,
+    import_option,
+    json_option,
+    load_model,
+    model_argument,
+    on_error_option,
+    print_json,
+)
 from snm.cli.terminal import bar as progress_bar
+from snm.cli.terminal import notify
 
 
 @click.command()
@@ -17,14 +27,15 @@ from snm.cli.terminal import bar as progress_bar
 @json_option
 def info(path: str, as_json: bool) -> None:
     """Describe MODEL: features, size, training."""
-    from snm.storage import read_manifest
+    from snm import manifest
 
-    m = read_manifest(Path(path))
+    m = manifest.read(Path(path)) if os.path.isdir(path) else load_model(path).manifest
     if as_json:
         print_json(m)
         return
     describe = {"mixture": _mixture_rows, "hsme": _network_rows, "rnn": _network_rows}.get(m["kind"], _model_rows)
-    rows = [*describe(m), ("size", _size_text(m))]
+    with manifest.opening(Path(path)):
+        rows = [*describe(m), ("size", _size_text(m))]
     rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
     for name, value in rows:
         click.echo(f"{name:<13} {value}")
@@ -90,17 +101,17 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
 @model_argument
 @click.argument("text", nargs=-1)
 @click.option("--contexts", type=Number(1), default=1000, show_default=True, help="Contexts to check.")
+@on_error_option
 @import_option
 @json_option
-def verify(path: str, text: tuple[str, ...], contexts: int, as_json: bool) -> None:
+def verify(path: str, text: tuple[str, ...], contexts: int, on_error: str, as_json: bool) -> None:
     """Check MODEL: checksums, rows and row sums, and that probabilities sum to one.
 
     P(w | h) is summed over all words w for contexts h of TEXT or, without TEXT, of sentences sampled from the model.
     """
     from snm.evaluation import verify as check
 
-    with progress_bar("adding up", contexts) as bar:
-        report = check(path, text, contexts, bar)
+    report = check(path, text, contexts=contexts, on_error=on_error, progress=progress_bar, notify=notify(False))
     if as_json:
         print_json(asdict(report))
         return

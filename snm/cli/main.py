@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from snm.cli import convert, inspect, reproduce, score, train
+from snm.cli import convert, inspect, reproduce, score, train, warmup
 from snm.cli.terminal import Group
 from snm.version import __version__
 
@@ -12,7 +12,11 @@ from snm.version import __version__
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="snm")
 def main() -> None:
-    """Sparse non-negative matrix language models: train, score, predict, explain."""
+    """Sparse non-negative matrix language models: train, score, predict, explain.
+
+    A MODEL is a folder that train wrote, or an ARPA file of any toolkit, plain or compressed. An ARPA file is converted
+    each time; import does that once.
+    """
 
 
 for command in (
@@ -20,6 +24,6 @@ for command in (
     score.ppl, score.score, score.next_words, score.generate, score.explain,
     inspect.info, inspect.verify,
     convert.export, convert.import_arpa, convert.mix,
-    reproduce.reproduce, reproduce.demo,
+    reproduce.reproduce, reproduce.demo, warmup.warmup,
 ):  # fmt: skip
     main.add_command(command)

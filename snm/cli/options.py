@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from snm.arguments import MAX_THREADS
+
 if TYPE_CHECKING:
     from snm.model import LanguageModel
 
@@ -40,12 +42,11 @@ class Number(click.IntRange):
     name = "N"
 
 
-MAX_THREADS = 1024
 threads_option = click.option("--threads", type=Number(1, MAX_THREADS), help="Threads.  [default: all cores]")
 
 
 def chosen_threads(threads: int | None) -> int:
-    from snm.parallel import default_threads
+    from snm.system import default_threads
 
     return threads or default_threads()
 
@@ -87,6 +88,11 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
+on_error_option = click.option(
+    "--on-error", type=click.Choice(["fail", "replace", "skip-line"]), default="fail", show_default=True,
+    help="What to do with a line that is not UTF-8 or has a NUL byte: end with an error, replace the bytes by U+FFFD, "
+    "or leave out the line.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 import_option = click.option(
     "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=import_modules,
@@ -95,10 +101,17 @@ import_option = click.option(
 model_argument = click.argument("path", metavar="MODEL")
 
 
-def load_model(path: str) -> LanguageModel:
+def load_model(path: str, use: str | None = None) -> LanguageModel:
+    """Open a model. For `use`, "score" or "next", its kernels are compiled with a bar of their own."""
+    from snm.cli.terminal import bar
+    from snm.cli.warmup import compiling
     from snm.loading import load
 
-    return load(path)
+    model = load(path, progress=bar)
+    if use is not None:
+        with compiling(use):
+            model.score("a") if use == "score" else model.next_words(k=1)
+    return model
 
 
 def print_json(value: Any) -> None:

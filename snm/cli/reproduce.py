@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
+from snm.arguments import file_path
 from snm.cli.options import Number, Size, chosen_threads, json_option, print_json, threads_option
 from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
@@ -65,13 +65,11 @@ def reproduce(
     from snm.reproduction.workspace import Workspace
     from snm.settings import ALL_EVENTS
 
-    folder, say = Path(output), notify(False)
-    limits = Limits(prune, events or ALL_EVENTS, slots, Path(vocab) if vocab else None)
-    work = Workspace(
-        folder, Path(corpus), chosen_threads(threads), memory, keep_models, shard, limits, progress_bar, say
-    )
+    folder, texts, say = file_path("output", output), file_path("corpus", corpus), notify(False)
+    limits = Limits(prune, events or ALL_EVENTS, slots, None if vocab is None else file_path("vocab", vocab))
+    work = Workspace(folder, texts, chosen_threads(threads), memory, keep_models, shard, limits, progress_bar, say)
     for other in take:
-        work.take(Path(other))
+        work.take(file_path("take", other))
     if only:
         work.train_only(only, tables)
         return
@@ -79,9 +77,9 @@ def reproduce(
         rows = work.table(name)
         where, caption = f"{work.corpus.name}{limits}", work.caption(name)
         text = markdown(name, where, rows, caption)
-        (folder / f"{name}.md").write_text(text)
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
         (folder / f"{name}.json").write_text(
-            json.dumps({"table": name, "corpus": where, "caption": caption, "rows": rows}, indent=1)
+            json.dumps({"table": name, "corpus": where, "caption": caption, "rows": rows}, indent=1), encoding="utf-8"
         )
         print_json({"table": name, "rows": rows}) if as_json else click.echo(text)
         try:
@@ -99,4 +97,4 @@ def demo(output: str | None, threads: int | None) -> None:
     """Train on the English that Python carries with it, and show what the models can do."""
     from snm.demo import run
 
-    run(output, chosen_threads(threads), progress_bar, click.echo)
+    run(None if output is None else file_path("output", output), chosen_threads(threads), progress_bar, click.echo)

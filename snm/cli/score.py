@@ -17,10 +17,12 @@ from snm.cli.options import (
     json_option,
     load_model,
     model_argument,
+    on_error_option,
     print_json,
     threads_option,
 )
 from snm.cli.terminal import bar as progress_bar
+from snm.cli.terminal import notify
 
 if TYPE_CHECKING:
     from snm.model import LanguageModel, PerplexityReport
@@ -46,9 +48,12 @@ def _print_perplexity(report: PerplexityReport) -> None:
 @threads_option
 @click.option("--engine", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
               help="Where to score with a neural model.")  # fmt: skip
+@on_error_option
 @import_option
 @json_option
-def ppl(path: str, text: tuple[str, ...], threads: int | None, engine: str, as_json: bool) -> None:
+def ppl(
+    path: str, text: tuple[str, ...], threads: int | None, engine: str, on_error: str, as_json: bool
+) -> None:  # fmt: skip
     """Perplexity of TEXT (or of standard input) under MODEL.
 
     All words and sentence ends are targets. Words outside an open vocabulary count as <UNK>; words outside a closed
@@ -58,12 +63,12 @@ def ppl(path: str, text: tuple[str, ...], threads: int | None, engine: str, as_j
     from snm.text.encoding import encode_files
     from snm.text.files import STDIN
 
-    model = load_model(path)
+    model = load_model(path, "score")
     if engine != "cpu":
         model.move_to(engine)
     with progress_bar("reading", 0) as bar:
-        encoded = encode_files(text or STDIN, model.vocabulary, bar)
-    report = model.perplexity(encoded, chosen_threads(threads))
+        encoded = encode_files(text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify(False))
+    report = model.perplexity(encoded, threads=chosen_threads(threads))
     print_json(asdict(report)) if as_json else _print_perplexity(report)
 
 
@@ -71,22 +76,24 @@ def ppl(path: str, text: tuple[str, ...], threads: int | None, engine: str, as_j
 @model_argument
 @click.argument("text", nargs=-1)
 @click.option("--tokens", is_flag=True, help="Print every word with its log10 probability.")
+@on_error_option
 @import_option
 @json_option
-def score(path: str, text: tuple[str, ...], tokens: bool, as_json: bool) -> None:
+def score(path: str, text: tuple[str, ...], tokens: bool, on_error: str, as_json: bool) -> None:
     """log10 probability of each line of TEXT (or of standard input), its end included.
 
-    Prints one line for each line of input, blank for a blank one. Words outside a closed vocabulary are left out. With
-    --tokens, the columns are separated by tabs: the sentence's log10 probability, then each word with its own, and OOV
-    after a word outside the vocabulary.
+    Prints one line for each line of input, blank for a blank one and for one that --on-error leaves out. Words outside
+    a closed vocabulary are left out. With --tokens, the columns are separated by tabs: the sentence's log10
+    probability, then each word with its own, and OOV after a word outside the vocabulary.
     """
-    from snm.text.files import STDIN, read_lines
+    from snm.text.files import STDIN, BadLines, names, read_lines
 
-    model = load_model(path)
-    for lines in read_lines(text or [STDIN]):
+    model, bad = load_model(path, "score"), BadLines(on_error)
+    for lines in read_lines(text or [STDIN], bad):
         for words in model.score_words(lines):
             click.echo(_score_line(model, words, tokens, as_json))
         sys.stdout.flush()
+    bad.report(names(text or STDIN), notify(False))
 
 
 def _score_line(model: LanguageModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
@@ -119,7 +126,7 @@ def _score_line(model: LanguageModel, words: list[tuple[str, float]], tokens: bo
 @json_option
 def next_words(path: str, words: tuple[str, ...], k: int, as_json: bool) -> None:
     """The most probable words after WORDS; without WORDS, at the start of a sentence."""
-    found = load_model(path).next_words(" ".join(words), k)
+    found = load_model(path, "next").next_words(" ".join(words), k=k)
     if as_json:
         print_json([{"word": word, "probability": p} for word, p in found])
     else:
@@ -141,7 +148,7 @@ def generate(
     path: str, count: int, prompt: str, max_words: int, temperature: float, unknown: bool, seed: int | None
 ) -> None:
     """Sample sentences from MODEL."""
-    model = load_model(path)
+    model = load_model(path, "next")
     for i in range(count):
         seeds = None if seed is None else (seed, i)
         click.echo(model.generate(prompt, seed=seeds, max_words=max_words, temperature=temperature, unknown=unknown))
@@ -159,7 +166,7 @@ def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
     The shares of a word add up to its probability exactly. The weight of a feature is its part of the whole
     distribution at that position; the gate is the factor of its row there.
     """
-    explanations = load_model(path).explain(sentence)
+    explanations = load_model(path, "next").explain(sentence)
     if as_json:
         print_json([asdict(explanation) for explanation in explanations])
         return

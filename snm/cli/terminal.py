@@ -2,36 +2,102 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import click
 
+from snm import system
 from snm.errors import SnmError
+
+MAX_MESSAGE = 2000  # characters
+_LONG_WORD = re.compile(r"(\S{100})\S{300,}(\S{100})")
+_CLOSED: list[IO[str]] = []
 
 
 class Group(click.Group):
     """The group of all commands. Errors that a user can act on become one line and an exit code."""
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        prepare_streams()
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:  # while help is printed
+            end_with(error)
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _short_usage_errors():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with Interrupts():
+            with Interrupts(), _short_usage_errors():
                 return super().invoke(ctx)
         except SnmError as error:
             end(str(error), 2)
         except BrokenPipeError:
-            sys.stderr.close()
+            drop_output()
             sys.exit(141)
         except KeyboardInterrupt:
             end("interrupted", 130)
-        except (OSError, MemoryError) as error:
-            end(f"{error}" or "out of memory; give less --memory or a smaller text", 1)
+        except OSError as error:
+            end_with(error)
+        except (MemoryError, EOFError) as error:
+            end(str(error) or "out of memory; give less --memory or a smaller text", 1)
+
+
+@contextmanager
+def _short_usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = one_line(error.message)
+        raise
+
+
+def prepare_streams() -> None:
+    """Make standard output and error accept every character: files and pipes are UTF-8, a terminal shows a `?`.
+
+    A stream that was closed becomes the null device: no file that is opened later gets its number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            null = open(os.devnull, "r" if number == 0 else "w", encoding="utf-8")  # noqa: SIM115  open until the end
+            if number:
+                setattr(sys, name, null)
+            else:
+                _CLOSED.append(null)  # a command that reads from it says that it is closed
+        elif number and isinstance(stream, io.TextIOWrapper):
+            if stream.isatty():
+                stream.reconfigure(errors="replace")
+            else:
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def drop_output() -> None:
+    """Keep Python from writing, and failing again, when it closes standard output at the end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def one_line(message: str) -> str:
+    """A message without line ends and control characters, which names of files may have; long words and texts cut."""
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
+    message = _LONG_WORD.sub(r"\1...\2", message)
+    with suppress(UnicodeEncodeError):  # bytes of names that are not in the system's encoding may be UTF-8
+        message = message.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 
 class Interrupts:
@@ -49,7 +115,7 @@ class Interrupts:
         self._resending: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        handled = [signal.SIGTERM, signal.SIGHUP]
+        handled = [n for n in system.STOP_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # nohup ignores SIGHUP
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore SIGINT
             handled.append(signal.SIGINT)
         self._before = {number: signal.signal(number, self._stop) for number in handled}
@@ -62,6 +128,8 @@ class Interrupts:
         sys.unraisablehook = self._default_hook
         if self._resending is not None:
             self._resending.join()
+            if error is not None and self._raised is not None and error is not self._raised:
+                raise self._raised  # Numba makes a SystemError of it
             return  # the process is ending; later signals are ignored
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -77,7 +145,7 @@ class Interrupts:
 
     def _resend(self, number: int) -> None:
         while not self._ended.wait(self.INTERVAL):
-            os.kill(os.getpid(), number)
+            system.send_again(number)
 
     def _is_handling(self) -> bool:
         """Whether a handler of our exception is running."""
@@ -92,20 +160,33 @@ class Interrupts:
             self._default_hook(unraisable)
 
 
+def end_with(error: OSError) -> NoReturn:
+    name = error.filename2 or error.filename
+    where = "" if name is None else f": {os.fsdecode(name)}"
+    hint = "; free some, or write to another disk" if error.errno == errno.ENOSPC else ""
+    end(f"{error.strerror}{where}{hint}" if error.strerror else str(error), 1)
+
+
 def end(message: str, code: int) -> NoReturn:
-    click.echo(f"snm: {message}", err=True)
+    with suppress(OSError):
+        click.echo(f"snm: {one_line(message)}", err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:  # a full disk
+        drop_output()
     sys.exit(code)
 
 
 @contextmanager
 def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error if that is a terminal; with a total of 0, a counter of megabytes."""
-    if not sys.stderr.isatty():
+    columns = _columns()
+    if columns < len("100%"):
         yield lambda n: None
         return
     lock = threading.Lock()
     if total:
-        with click.progressbar(length=total, label=f"{label:<14}", file=sys.stderr, width=40) as shown:
+        with click.progressbar(length=total, file=sys.stderr, **_bar_format(label, columns)) as shown:
 
             def advance(n: int) -> None:
                 with lock:
@@ -119,12 +200,35 @@ def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
         nonlocal done
         with lock:
             done += n
-            click.echo(f"\r{label:<14}  {done / 1e6:.0f} MB", err=True, nl=False)
+            line = f"{label:<14}  {done / 1e6:.0f} MB" if columns > 30 else f"{done / 1e6:.0f} MB"
+            click.echo(f"\r{line[:columns]}", err=True, nl=False)
 
     yield count
     click.echo(err=True)
 
 
+def _columns() -> int:
+    """Columns of the terminal that standard error is, without the last, after which some wrap; 0 for no terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return 0
+    try:
+        return (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1
+    except OSError:
+        return 79
+
+
+def _bar_format(label: str, columns: int) -> dict[str, Any]:
+    """How a bar is drawn in `columns` columns. A narrow terminal has no time left, then no label, then no bar."""
+    rest = len("  []  100%")
+    left = len("  10d 23:59:59")
+    label = f"{label:<14}"
+    if columns >= len(label) + rest + left + 8:
+        return {"label": label, "width": min(40, columns - len(label) - rest - left)}
+    if columns >= len(label) + rest + 4:
+        return {"label": label, "width": columns - len(label) - rest, "show_eta": False}
+    return {"bar_template": "%(info)s", "width": 1, "show_eta": False}
+
+
 def notify(quiet: bool) -> Callable[[str], None]:
     """A function that prints messages to standard error, or nothing if `quiet`."""
-    return (lambda message: None) if quiet else (lambda message: click.echo(message, err=True))
+    return (lambda message: None) if quiet else (lambda message: click.echo(one_line(message), err=True))

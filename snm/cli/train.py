@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from snm.arguments import MAX_THREADS, file_path
 from snm.cli.options import (
-    MAX_THREADS,
     Command,
     GroupedCommand,
     GroupedOption,
@@ -23,6 +22,7 @@ from snm.cli.options import (
 )
 from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
+from snm.cli.warmup import compiling
 
 if TYPE_CHECKING:
     from snm.settings import Settings
@@ -52,6 +52,9 @@ OPTIONS = [
     option("--min-count", type=Number(1), default=3, show_default=True,
         help="Words seen less often are <UNK>."),
     option("--vocab", help="File with the vocabulary, one word a line, instead of the text's own."),
+    option("--on-error", type=click.Choice(["fail", "replace", "skip-line"]), default="fail", show_default=True,
+        help="What to do with a line of TEXT, --dev or --vocab that is not UTF-8 or has a NUL byte: end with an error, "
+        "replace the bytes by U+FFFD, or leave out the line."),
     option("--memory", type=Size(), default="4G", show_default=True,
         help="Memory that training an SNM by one pass may use, mapped files not counted. With less, counting takes "
         "longer, and the adjustment is learned from fewer events with fewer weights."),
@@ -156,12 +159,15 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
     from snm.pipeline import train as run
     from snm.settings import departures_from_paper
 
-    begun = time.perf_counter()
     settings, say = settings_of(options), notify(quiet)
     if options["paper"]:
         say(f"as the paper, except: {', '.join(departures_from_paper(settings))}")
+    _compile(text, output, settings, options["force"])
+    begun = time.perf_counter()
     with Peak() as peak:
-        model = run(text, output, settings, options["dev"], options["force"], progress_bar, say)
+        model = run(
+            text, output, settings, dev=options["dev"], force=options["force"], progress=progress_bar, notify=say
+        )
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
     if as_json:
@@ -169,6 +175,19 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
     else:
         memory = f", {peak.bytes / 1e9:.1f} GB of memory at the peak" if peak.bytes else ""
         say(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{memory}")
+
+
+def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool) -> None:
+    """Compile the kernels of this training if the cache has none, after what would stop it at once."""
+    from snm import warmup
+    from snm.storage import ModelWriter
+    from snm.text.files import find_files
+
+    if not warmup.is_ready(settings):
+        find_files(text)
+        ModelWriter(output, force)
+        with compiling("train" if settings.model == "snm" else "kn"):
+            warmup.compile_training(settings)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -219,7 +238,8 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
 # settings
 
 PLAIN_SETTINGS = (
-    "model", "order", "discounts", "min_count", "max_words", "closed", "document", "memory", "partitions", "seed",
+    "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
+    "seed",
     "gate", "prune", "classes", "engine",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
@@ -241,7 +261,7 @@ def settings_of(options: dict[str, Any]) -> Settings:
         raise click.BadParameter(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}", param_hint="--preset")
     chosen = {
         "features": preset if features is None else features,
-        "vocab": None if options["vocab"] is None else Path(options["vocab"]),
+        "vocab": None if options["vocab"] is None else file_path("vocab", options["vocab"]),
         "threads": chosen_threads(options["threads"]),
         "weight_bits": int(options["weight_bits"]),
         **{name: options[name] for name in PLAIN_SETTINGS},
@@ -257,7 +277,8 @@ def settings_of(options: dict[str, Any]) -> Settings:
     from snm.adjustment.settings import TrainingSettings
 
     training = {name: options[name] for name in TRAINING_SETTINGS if options[name] is not None}
-    metafeatures = MetafeatureSet.parse(*(options[name] for name in METAFEATURE_SETTINGS))
+    how = {name: options[name] for name in METAFEATURE_SETTINGS if name != "metafeatures"}
+    metafeatures = MetafeatureSet.parse(options["metafeatures"], **how)
     return Settings(training=TrainingSettings(metafeatures=metafeatures, **training), **chosen)
 
 

@@ -8,16 +8,14 @@ all runs.
 from __future__ import annotations
 
 import errno
-import os
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from snm import parallel
+from snm import parallel, system
 from snm.counts.walks import LINK_BYTES, Walk, bounds_of
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
@@ -39,33 +37,26 @@ class SpillFile:
 
     def __init__(self, folder: Path) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-        self._set_direct(True)
-
-    def _set_direct(self, direct: bool) -> None:
-        with suppress(ImportError, AttributeError, OSError):  # some systems and file systems do not have it
-            import fcntl
-
-            flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
-            fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)
+        system.bypass_cache(self._file, True)
 
     def write(self, data: memoryview, at: int) -> None:
         """Write to offset `at`. Data, length and offset are multiples of ALIGNMENT, see `aligned_bytes`."""
-        self._move(os.pwritev, data, at, WRITE_BYTES)
+        self._move(system.write_at, data, at, WRITE_BYTES)
 
     def read(self, into: memoryview, at: int) -> None:
         """Fill `into` from offset `at`, with the same alignment."""
-        self._move(os.preadv, into, at, READ_BYTES)
+        self._move(system.read_at, into, at, READ_BYTES)
 
-    def _move(self, move: Callable[[int, list[memoryview], int], int], data: memoryview, at: int, most: int) -> None:
+    def _move(self, move: Callable[[IO[bytes], memoryview, int], int], data: memoryview, at: int, most: int) -> None:
         done = 0
         while done < len(data):
             try:
-                moved = move(self._file.fileno(), [data[done : done + most]], at + done)
+                moved = move(self._file, data[done : done + most], at + done)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                self._set_direct(False)  # this file system needs another alignment
-                moved = move(self._file.fileno(), [data[done : done + most]], at + done)
+                system.bypass_cache(self._file, False)  # this file system needs another alignment
+                moved = move(self._file, data[done : done + most], at + done)
             if not moved:
                 raise OSError(errno.EIO, "a temporary file ends too early")
             done += moved
@@ -96,7 +87,7 @@ class Spilled:
         self.runs = [(start, min(start + length, len(tokens))) for start in range(0, len(tokens), length)]
         self.run_sizes = writer.scratch((len(self.runs), buckets))  # links of each run in each bucket
         self.bucket_sizes = np.zeros(buckets, np.int64)
-        self._file = SpillFile(writer.folder)
+        self._file = SpillFile(writer.folder.parent)
         self._next = np.zeros(len(self.runs), np.int64)  # index of each run's next link in the file
         buffer = aligned_bytes(min(length, len(tokens)) * (extractor.n_templates - 1) * LINK_BYTES)
         at = 0

@@ -23,10 +23,10 @@ from snm.gate.fitting import GateEvents, GateReport, fit
 from snm.layouts.counts import Counts
 from snm.layouts.weights import SLOTS_PER_LINE
 from snm.matrix.writing import MatrixWriter
-from snm.memory import release_free_memory, resident_bytes
 from snm.progress import Advance, Notify, Progress
 from snm.settings import Settings
 from snm.storage import ModelWriter
+from snm.system import release_free_memory, resident_bytes
 from snm.text.encoding import Text
 from snm.text.sampling import sample_sentences
 
@@ -79,7 +79,7 @@ class CpuEngine:
         release_free_memory()
         # the measured memory changes the size of partitions, but never the counts
         token_bytes = text.tokens.nbytes
-        partition_bytes = s.memory - resident_bytes() - GROWTH_BYTES - self.pending_bytes
+        partition_bytes = s.memory - (resident_bytes() or PROGRAM_BYTES) - GROWTH_BYTES - self.pending_bytes
         if annotations is not None:
             token_bytes += annotations.text.tokens.nbytes
             if not isinstance(annotations.values, np.memmap):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from snm.arguments import shown, whole_number
 from snm.errors import SpecError
 from snm.text.vocabulary import Vocabulary
 
@@ -37,8 +38,9 @@ def feature_family(name: str, *, columns: int = 1, span: int = 16) -> Callable[[
     target is tokens[k]; 0 means no feature. It may read only tokens before k, at most `span` of them, and must be
     deterministic across processes.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise SpecError(f"family name {name!r}: expected lower-case letters, digits and _, starting with a letter")
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise SpecError(f"family name {shown(name)}: expected lower-case letters, digits and _, starting with a letter")
+    columns, span = whole_number("columns", columns, 1), whole_number("span", span, 0)
 
     def register(make: FamilyMaker) -> FamilyMaker:
         _families[name] = Family(name, make, columns, span)

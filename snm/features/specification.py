@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from snm.arguments import shown
 from snm.errors import SpecError
 from snm.features.families import family_named
 
@@ -139,6 +140,8 @@ class FeatureSpec:
     """
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise SpecError(f"features is {shown(text)}; expected a specification: a string")
         self.terms = _parse(text)
         self.types, self.templates = _expand(self.terms, text)
         self.text = " + ".join(str(term) for term in self.terms)
@@ -219,7 +222,9 @@ def _parse(text: str) -> list[Term]:
 def _split_terms(text: str) -> list[str]:
     pieces = [piece.strip() for piece in text.split("+")]
     if not all(pieces):
-        raise SpecError(f"features {text!r}: an empty term; expected a sum such as 'ngram(0..4) + skip(r=1, s=1, a=1)'")
+        raise SpecError(
+            f"features {shown(text)}: an empty term; expected a sum such as 'ngram(0..4) + skip(r=1, s=1, a=1)'"
+        )
     return pieces
 
 
@@ -231,8 +236,8 @@ def _parse_term(piece: str, text: str) -> Term:
     match = re.fullmatch(r"(ngram|skip|class|family)\s*\((.*)\)", piece)
     if match is None:
         raise SpecError(
-            f"features {text!r}: cannot read {piece!r}; expected ngram(...), skip(...), class(...), family(name) "
-            f"or a preset ({', '.join(PRESETS)})"
+            f"features {shown(text)}: cannot read {shown(piece)}; expected ngram(...), skip(...), class(...), "
+            f"family(name) or a preset ({', '.join(PRESETS)})"
         )
     kind, arguments = match.group(1), [part.strip() for part in match.group(2).split(",")]
     if kind == "family":
@@ -241,7 +246,7 @@ def _parse_term(piece: str, text: str) -> Term:
         return Term("family", none, none, none, none, family=arguments[0])
     if kind == "ngram":
         if len(arguments) != 1:
-            raise SpecError(f"{piece!r}: ngram takes one range of context words, such as ngram(0..4)")
+            raise SpecError(f"{shown(piece)}: ngram takes one range of context words, such as ngram(0..4)")
         return _ngram(_parse_range(arguments[0], piece, "words", MAX_WORDS))
     return _parse_skip(piece, arguments, kind)
 
@@ -260,24 +265,26 @@ def _parse_skip(piece: str, arguments: list[str], kind: str) -> Term:
             given[name] = _parse_range(value, piece, name, most)
         else:
             raise SpecError(
-                f"{piece!r}: cannot read {argument!r}; expected r=, s=, a=, words= with a range, tied, "
+                f"{shown(piece)}: cannot read {shown(argument)}; expected r=, s=, a=, words= with a range, tied, "
                 f"or cap= with a number from 1 to {MAX_SPAN}"
             )
     if "s" not in given:
-        raise SpecError(f"{piece!r}: the skip length is missing; add for instance s=1..3")
+        raise SpecError(f"{shown(piece)}: the skip length is missing; add for instance s=1..3")
     if "words" not in given and "a" not in given:
-        raise SpecError(f"{piece!r}: no limit on the words; add for instance words=1..4 (remote plus adjacent)")
+        raise SpecError(f"{shown(piece)}: no limit on the words; add for instance words=1..4 (remote plus adjacent)")
     most = min(given["words"].high or MAX_WORDS, MAX_WORDS) if "words" in given else MAX_WORDS
     r = given.get("r", Range(1, most))
     a = given.get("a", Range(0, most))
     if kind == "class" and r.low < 1:
-        raise SpecError(f"{piece!r}: a class feature has at least one remote word: r >= 1")
+        raise SpecError(f"{shown(piece)}: a class feature has at least one remote word: r >= 1")
     if kind == "skip" and (r.low < 1 or given["s"].low < 1):
-        raise SpecError(f"{piece!r}: a skip-gram has at least one remote word and skips at least one: r >= 1, s >= 1")
+        raise SpecError(
+            f"{shown(piece)}: a skip-gram has at least one remote word and skips at least one: r >= 1, s >= 1"
+        )
     if given["s"].high is None and not tied:
-        raise SpecError(f"{piece!r}: s=..* needs 'tied'; without it every length would be a type of its own")
+        raise SpecError(f"{shown(piece)}: s=..* needs 'tied'; without it every length would be a type of its own")
     if given["s"].high is None and cap < given["s"].low:
-        raise SpecError(f"{piece!r}: cap={cap} lies below the smallest skip {given['s'].low}")
+        raise SpecError(f"{shown(piece)}: cap={cap} lies below the smallest skip {given['s'].low}")
     words = given.get("words", Range(r.low + a.low, (r.high or 0) + (a.high or 0)))
     return Term(kind, words, r, given["s"], a, tied, cap)
 
@@ -285,17 +292,19 @@ def _parse_skip(piece: str, arguments: list[str], kind: str) -> Term:
 def _parse_range(text: str, piece: str, name: str, most: int) -> Range:
     match = re.fullmatch(r"(\d+)(?:\s*\.\.\s*(\d+|\*))?", text)
     if match is None:
-        raise SpecError(f"{piece!r}: cannot read the range {text!r}; expected a number, low..high, or s=low..*")
+        raise SpecError(
+            f"{shown(piece)}: cannot read the range {shown(text)}; expected a number, low..high, or s=low..*"
+        )
     low = int(match.group(1))
     if match.group(2) == "*":
         if name != "s":
-            raise SpecError(f"{piece!r}: only the skip length s can run to *; give {name} a number")
+            raise SpecError(f"{shown(piece)}: only the skip length s can run to *; give {name} a number")
         return Range(low, None)
     high = int(match.group(2) or low)
     if high < low:
-        raise SpecError(f"{piece!r}: the range {text} is empty; expected low..high with low <= high")
+        raise SpecError(f"{shown(piece)}: the range {text} is empty; expected low..high with low <= high")
     if high > most:
-        raise SpecError(f"{piece!r}: {name}={high} is too large; the most is {most}")
+        raise SpecError(f"{shown(piece)}: {name}={high} is too large; the most is {most}")
     return Range(low, high)
 
 
@@ -316,9 +325,9 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Templ
     types = sorted(skips, key=lambda t: (t.family or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column))
     templates = [Template(i, t.r, s, t.a) for i, t in enumerate(types) for s in sorted(skips[t])]
     if len(templates) > MAX_TEMPLATES:
-        raise SpecError(f"features {text!r}: {len(templates)} templates; the most is {MAX_TEMPLATES}")
+        raise SpecError(f"features {shown(text)}: {len(templates)} templates; the most is {MAX_TEMPLATES}")
     if any(template.r + template.s + template.a > MAX_SPAN for template in templates):
-        raise SpecError(f"features {text!r}: a feature reaches past {MAX_SPAN} words")
+        raise SpecError(f"features {shown(text)}: a feature reaches past {MAX_SPAN} words")
     return types, templates
 
 

@@ -5,7 +5,7 @@ cache misses overlap.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,15 +49,13 @@ class Scratch(NamedTuple):
     template: np.ndarray  # (links,) int64
 
 
-@kernel
-def make_scratch(links, a):
-    def integers():
-        return np.zeros(links, np.int64)
-
+def make_scratch(links: int, a: Any) -> Scratch:
+    """Scratch memory for so many links. Not a kernel: making arrays takes long to compile."""
+    begin, last_n, shared, last_p, template = (np.zeros(links, np.int64) for _ in range(5))
     return Scratch(
         np.zeros(7, np.uint64), np.zeros(len(a.parent), np.uint64), np.zeros(4, np.uint64), np.zeros(4, np.uint32),
-        integers(), integers(), integers(), integers(), np.zeros(links * 2 * a.ends[3], np.uint32),
-        np.ones((links, 16)), np.ones((links, 16)), np.zeros(links), np.zeros(links), integers(),
+        begin, last_n, shared, last_p, np.zeros(links * 2 * a.ends[3], np.uint32), np.ones((links, 16)),
+        np.ones((links, 16)), np.zeros(links), np.zeros(links), template,
     )  # fmt: skip
 
 
@@ -161,7 +159,7 @@ def locate_link(i, at, key, seen, feature_count, target, link_count, a, s):
     bucket, fraction = link_bucket(link_count, a)
     set_factors(s.factor_n, i, feature_count, fraction, a)
     s.begin[i] = at
-    s.last_n[i] = s.shared[i] = find_slots(0, bucket, fraction, at, a, s)
+    s.last_n[i] = s.shared[i] = find_slots(np.int64(0), bucket, fraction, at, a, s)
     s.last_p[i] = a.ends[0]
     return at + s.last_n[i]
 
@@ -285,7 +283,7 @@ def take_all_steps(n, rate, a, s):
 
 
 @kernel
-def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients):
+def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients, s):
     """Take the steps of a block of events by Eq. gradient_agg, in order; return the summed loss.
 
     The gradients of GROUP_EVENTS events are taken at the same weights, then their steps follow.
@@ -293,14 +291,13 @@ def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, grad
     With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and the positive part
     at (C_i* - 1, C_ij - 1); without, both at (C_i*, C_ij). A conjunction that is the same metafeature in both parts
     takes one step by their sum, otherwise one step for each part. Unless it is empty, gradients[event, template]
-    receives both parts.
+    receives both parts. `s`: scratch memory for GROUP_EVENTS times all templates.
     """
-    s = make_scratch(GROUP_EVENTS * keys.shape[0], a)
     ends = np.zeros(GROUP_EVENTS + 1, np.int64)
     loss = 0.0
     for start in range(0, keys.shape[1], GROUP_EVENTS):
         stop = min(start + GROUP_EVENTS, keys.shape[1])
-        n = at = 0
+        n = at = np.int64(0)
         for k in range(start, stop):
             n, at = locate_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s)
             ends[k - start + 1] = n
@@ -323,16 +320,15 @@ def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, grad
 
 
 @kernel
-def weigh_singles(type_index, a, weights):
+def weigh_singles(type_index, a, weights, s):
     """Fill weights[target]: M_ij of a feature of this type that was seen once, with that target.
 
     Leave-one-out never uses such a feature, so the weights of its identity are untrained and left out. The others
-    depend on type and target alone.
+    depend on type and target alone. `s`: scratch memory for one link.
     """
-    s = make_scratch(1, a)
-    key = np.uint64(type_index) << a.type_shift
+    key, zero, one = np.uint64(type_index) << a.type_shift, np.int64(0), np.int64(1)
     for target in range(len(weights)):
-        locate_link(0, 0, key, 1, 1, target_hash(target), 1, a, s)
+        locate_link(zero, zero, key, one, one, target_hash(target), one, a, s)
         exponent = a.start
         for c in range(s.last_n[0]):
             if not a.lexical[c]:
@@ -341,15 +337,15 @@ def weigh_singles(type_index, a, weights):
 
 
 @kernel
-def weigh_rows(first, last, c, a, singles, weights, sums):
+def weigh_rows(first, last, c, a, singles, weights, sums, s):
     """M_ij = exp(A(i, j)) C_ij / C_i* for the links of rows [first, last) of counts c, and the row sums.
 
     singles[type, target]: the weights of features seen once; empty where those are like all others.
+    `s`: scratch memory for BATCH links.
     """
-    s = make_scratch(BATCH, a)
     row = first
     for start in range(c.offsets[first], c.offsets[last], BATCH):
-        stop, at = min(start + BATCH, c.offsets[last]), 0
+        stop, at = min(start + BATCH, c.offsets[last]), np.int64(0)
         for link in range(start, stop):
             while link >= c.offsets[row + 1]:
                 row += 1
@@ -400,17 +396,17 @@ def multinomial_loss(rows, links, weights, sums, row_gradients, link_gradients):
 
 
 @kernel
-def multinomial_gradient(row_gradients, link_gradients, weights, c, a, gradient, apply, rate):
+def multinomial_gradient(row_gradients, link_gradients, weights, c, a, gradient, apply, rate, s):
     """Add the gradient by all weights of the rows of counts c to `gradient` (slots,); with `apply`, step by it instead.
 
-    Steps set `gradient` back to zero.
+    Steps set `gradient` back to zero. `s`: scratch memory for one link.
     """
-    s = make_scratch(1, a)
+    zero = np.int64(0)
     for row in range(len(c.features)):
         feature_count = np.int64(c.feature_counts[row])
         for link in range(c.offsets[row], c.offsets[row + 1]):
             target, link_count = target_hash(c.targets[link]), np.int64(c.link_counts[link])
-            locate_link(0, 0, c.features[row], feature_count, feature_count, target, link_count, a, s)
+            locate_link(zero, zero, c.features[row], feature_count, feature_count, target, link_count, a, s)
             g = weights[link] * (row_gradients[row] + link_gradients[link])
             for t in range(s.last_n[0]):
                 slot = s.slots[t]

@@ -10,14 +10,11 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import carray, types
-from numba.core import cgutils
-from numba.extending import NativeValue, intrinsic, models, register_model, unbox
 
 from snm.kernels.compile import array_helper, helper, kernel, kernel_for
 from snm.kernels.fastmath import log10_in_place
-from snm.kernels.gate import EventRows, add_row, add_unigram, mix
+from snm.kernels.gate import EventRows, add_unigram, mix
 from snm.kernels.hashing import extend, feature_key, mix64
 from snm.kernels.matrix import (
     NO_ROW,
@@ -25,53 +22,22 @@ from snm.kernels.matrix import (
     is_long,
     position_of_link,
     prefetch_link,
-    prefetch_page,
-    prefetch_record,
     read_long,
-    read_short,
     read_words,
-    record_at,
     spread_target,
 )
-from snm.kernels.simd import TILE, prefetch
+from snm.kernels.rows import find_rows
+from snm.kernels.simd import TILE
+from snm.kernels.states import SCORES, STATES, STEP, WORDS, are_states, are_valid, pointer
 from snm.layouts.beams import BEAM_RECORD
 from snm.layouts.gate import INPUTS, Gate
 from snm.layouts.keys import ABSENT, EMPTY_KEY, TEMPLATE
 from snm.layouts.matrix import Matrix, Spread
 from snm.layouts.tokens import BEGIN
 
-_ONE, _ZERO = np.uint64(1), np.float32(0.0)
+_ONE = np.uint64(1)
 _FIELDS = dict(BEAM_RECORD.fields or {})
 _WORD, _SCORE = _FIELDS["word"][1], _FIELDS["score"][1]  # offsets in the record
-
-
-class StateBytes(types.Type):
-    """Numba type of a state: Python bytes, passed to a kernel as their address."""
-
-    def __init__(self):
-        super().__init__("StateBytes")
-
-
-register_model(StateBytes)(models.OpaqueModel)
-
-
-@unbox(StateBytes)
-def address_of_bytes(_, state, c):
-    """The address of a bytes object; other objects raise TypeError."""
-    address = c.pyapi.bytes_as_string(state)
-    return NativeValue(address, is_error=cgutils.is_null(c.builder, address))
-
-
-@intrinsic
-def pointer(typing_context, address):
-    """The pointer of an address or of a state."""
-
-    def generate(context, builder, signature, arguments):
-        if isinstance(address, StateBytes):
-            return arguments[0]
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(address if isinstance(address, StateBytes) else types.int64), generate
 
 
 class Beam(NamedTuple):
@@ -250,42 +216,6 @@ def are_equal(state, other):
 
 
 @helper
-def find_rows(n, keys, matrix, records, rows):
-    """Fill records[template, state], NO_ROW where there is no row, and `rows` without weights.
-
-    All pages are prefetched before the first is read.
-    """
-    templates = len(keys)
-    for q in range(1, templates):
-        for c in range(n):
-            prefetch(matrix.starts, keys[q, c] >> matrix.shift)
-    for q in range(1, templates):
-        for c in range(n):
-            records[q, c] = prefetch_page(keys[q, c], matrix)
-    for q in range(1, templates):
-        parent = matrix.parent_of_template[q]
-        for c in range(n):
-            record = record_at(keys[q, c], records[q, c], matrix)
-            if parent > 0 and records[parent, c] == NO_ROW and keys[parent, c] != ABSENT:
-                record = np.int64(NO_ROW)  # a stored feature's parents are stored too
-            records[q, c] = record
-            prefetch_record(record, matrix)
-    i = rows.last[0]
-    for q in range(1, templates):
-        rows.first[q] = i
-        for c in range(n):
-            record = records[q, c]
-            if record == NO_ROW:
-                continue
-            if is_long(record, matrix):
-                count_code, links, row_sum = read_long(record, matrix)
-            else:
-                count_code, links, row_sum, _ = read_short(q, record, np.uint32(0), matrix)
-            i = add_row(rows, i, c, count_code, links, row_sum, _ZERO)
-        rows.last[q] = i
-
-
-@helper
 def share_rows(n, shared, beam):
     """Fill beam.first_with. A row of several states is read once if they have the same words (`shared`)."""
     for q in range(1, len(beam.records)):
@@ -334,48 +264,6 @@ def add_words(n, words, start, stop, matrix, beam, weights):
                     weight, factor = weights[d][start:stop], np.float64(beam.scale[q, d])
                     for i in range(len(weight)):
                         weight[i] += factor * beam.read[i]
-
-
-_STATES, _CHOSEN, _SCORES = types.uint32[:, ::1], types.int64[::1], types.float64[:, ::1]
-_WORDS = types.uint32[::1], types.uint32[:, ::1]  # the same for all states, or a row for each
-_STEP = types.float64(types.int64, StateBytes(), types.int64)
-
-
-@helper
-def are_states(states, tag, vocabulary):
-    """Whether all states have ids of the vocabulary; those of another one, with another tag, hardly ever have."""
-    valid = True
-    for c in range(len(states)):
-        for j in range(states.shape[1]):
-            valid &= states[c, j] ^ np.uint32(tag) < vocabulary
-    return valid
-
-
-@helper
-def are_valid(words, states, tag, width, vocabulary):
-    """Whether the states are valid, words are ids, and there is a row of words for each state or one for all."""
-    for word in words.flat:
-        if word >= vocabulary:
-            return False
-    fitting = words.size > 0 and states.shape[1] == width and (words.ndim == 1 or len(words) == len(states))
-    return fitting and are_states(states, tag, vocabulary)
-
-
-@kernel_for([types.boolean(_STATES, w, types.int64, types.int64, _CHOSEN, _STATES) for w in _WORDS])
-def follow(states, given, tag, vocabulary, chosen, after):
-    """after[k]: the state of hypothesis chosen[k] of `expand`; False if states, words or hypotheses are invalid."""
-    m, width = given.shape[-1], after.shape[1]
-    if not are_valid(given, states, tag, width, vocabulary):
-        return False
-    words, hypotheses = given.reshape((-1, m)), len(states) * m
-    for k in range(len(chosen)):
-        if not 0 <= chosen[k] < hypotheses:
-            return False
-        c, i = chosen[k] // m, chosen[k] % m
-        for j in range(width - 1):
-            after[k, j] = states[c, j + 1]
-        after[k, width - 1] = words[min(c, len(words) - 1), i] ^ np.uint32(tag)
-    return True
 
 
 @helper
@@ -446,7 +334,7 @@ def kernels_of(*type_names):
     """
     starts_type, link_type, code_type = (np.dtype(name).type for name in type_names)
 
-    @kernel_for([types.boolean(_STATES, w, types.int64, _SCORES) for w in _WORDS])
+    @kernel_for([types.boolean(STATES, w, types.int64, SCORES) for w in WORDS])
     def expand(states, given, address, scores):
         """`score` of any number of states; False if states or words are invalid. `address`: of a record."""
         record = carray(pointer(address), (1,), BEAM_RECORD)[0]
@@ -459,7 +347,7 @@ def kernels_of(*type_names):
             score(states[part], of_part, record, starts_type, link_type, code_type, scores[part])
         return True
 
-    @kernel_for([_STEP], nogil=False)
+    @kernel_for([STEP], nogil=False)
     def step(address, state, word):
         """log10 P of a word after a state, infinite for an invalid state. The GIL protects the record at `address`."""
         record = carray(pointer(address), (1,), BEAM_RECORD)[0]
@@ -472,4 +360,4 @@ def kernels_of(*type_names):
         score(states, words, record, starts_type, link_type, code_type, scores)
         return scores[0, 0]
 
-    return expand, step.get_overload(_STEP)
+    return expand, step.get_overload(STEP)

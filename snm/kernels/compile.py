@@ -6,15 +6,17 @@ file would go unnoticed, so every kernel is cached under the content of all kern
 
 import atexit
 import hashlib
-import os
 import stat
 import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from numba import config, njit
 from numba.core.caching import IndexDataCacheFile
+
+from snm.system import user_id
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -49,11 +51,11 @@ def _temporary_cache():
 
     It must be the user's own: kernels are pickled, and whoever could write them could run code here.
     """
-    path = Path(tempfile.gettempdir()) / f"snm-kernels-{getattr(os, 'getuid', int)()}"
+    path = Path(tempfile.gettempdir()) / f"snm-kernels-{user_id()}"
     with suppress(OSError):
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
-        own = stat.S_ISDIR(found.st_mode) and found.st_uid == getattr(os, "getuid", int)()
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == user_id()
         if own and not found.st_mode & 0o077:
             return str(path)
     folder = tempfile.TemporaryDirectory(prefix="snm-kernels-")
@@ -73,12 +75,25 @@ def _cached(function, options):
             config.CACHE_DIR = before
 
 
+def _keep_nothing(*overload):
+    """Instead of `Dispatcher._insert`."""
+
+
+def _refuse(*arguments):
+    raise TypeError(
+        "a helper is for kernels only: it has no entry from Python, which takes as long to compile as it does"
+    )
+
+
 def _compiled(*, signatures=(), **options):
     """A decorator: `njit` with these options, cached under `_STAMP`."""
+    options = {"nogil": True, "no_cfunc_wrapper": True, **options}
 
     def decorate(function):
         dispatcher = _cached(function, options)
         dispatcher._cache._cache_file = _CacheFile(dispatcher._cache)
+        if options.get("no_cpython_wrapper"):  # calling it would jump to address 0
+            dispatcher._insert, dispatcher._compile_for_args = _keep_nothing, _refuse
         for signature in signatures:
             dispatcher.compile(signature)
         if signatures:
@@ -88,17 +103,22 @@ def _compiled(*, signatures=(), **options):
     return decorate
 
 
+def is_cached(kernel: Any) -> bool:
+    """Whether a compiled version of this kernel is in the cache."""
+    return bool(kernel._cache._cache_file._load_index())
+
+
 def kernel_for(signatures, nogil=True):
     """A kernel that is compiled for these signatures alone, when it is defined. Without `nogil` it keeps the GIL."""
     return _compiled(signatures=signatures, nogil=nogil)
 
 
-kernel = _compiled(nogil=True)
+kernel = _compiled()
 """A function that Python calls. It releases the GIL and runs on one thread."""
 
 # Helpers are inlined into their callers by LLVM. Without `_nrt` Numba counts references to every array argument with
 # two atomic operations a call: without them rows of M are built three times faster. Division by zero is not checked.
-_HELPER = {"nogil": True, "_nrt": False, "forceinline": True, "error_model": "numpy"}
+_HELPER = {"no_cpython_wrapper": True, "_nrt": False, "forceinline": True, "error_model": "numpy"}
 
 helper = _compiled(**_HELPER)
 """A function that kernels call. It may not return an array that it makes."""
@@ -109,5 +129,5 @@ fused_helper = _compiled(**_HELPER, fastmath={"contract"})
 sum_helper = _compiled(**_HELPER, fastmath={"reassoc", "contract"})
 """A helper whose sums may be added in any order, which lets LLVM vectorise them."""
 
-array_helper = _compiled(nogil=True, forceinline=True)
+array_helper = _compiled(no_cpython_wrapper=True, forceinline=True)
 """A helper that may return arrays."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from snm.kernels.compile import helper, kernel, sum_helper
+from snm.kernels.compile import helper, sum_helper
 from snm.kernels.fastmath import exp_float32, log_float32
 from snm.kernels.simd import TILE, add_products, rectify, sum_columns
 from snm.layouts.gate import INPUTS, LANES, MAX_GATE, SCALE, log_of_code
@@ -34,8 +34,8 @@ class EventRows(NamedTuple):
     sums: np.ndarray  # (2, TILE) float64: gated weights of the links, gated row sums
 
 
-@kernel
-def make_rows(templates, units):
+def make_rows(templates: int, units: int) -> EventRows:
+    """Not a kernel: making thirteen arrays takes a second to compile."""
     n = templates * TILE
     return EventRows(
         np.empty(templates, np.int64), np.empty(templates, np.int64), np.empty(n, np.uint64), np.empty(n, np.float32),

@@ -15,7 +15,7 @@ import numpy as np
 
 from snm.kernels.bits import floor_log2
 from snm.kernels.compile import helper, kernel
-from snm.kernels.gate import add_unigram, clear, make_rows, mix
+from snm.kernels.gate import add_unigram, clear, mix
 from snm.kernels.matrix import (
     NO_ROW,
     first_link,
@@ -302,7 +302,7 @@ def look_up(targets, matrix, scratch):
     """Find the rows of the events whose keys are in scratch.keys: fill its `owners`, `found` and `first`."""
     records, links_at = np.empty(BATCH_ITEMS, np.int64), np.empty((BATCH_ITEMS, 2), np.int64)
     lists, missing = np.empty((3, BATCH_ITEMS), np.int64), np.empty(2 * BATCH_ITEMS, np.uint64)
-    events, at, memo_shift = len(targets), 0, _64 - np.uint64(floor_log2(len(scratch.memo) // MEMO_NUMBERS))
+    events, at, memo_shift = len(targets), np.int64(0), _64 - np.uint64(floor_log2(len(scratch.memo) // MEMO_NUMBERS))
     for round in range(len(scratch.rounds) - 1):
         bits = 1
         while bits < BUCKET_BITS and events * (scratch.rounds[round + 1] - scratch.rounds[round]) >> bits > MIN_ITEMS:
@@ -344,10 +344,9 @@ def fill(start, stop, targets, matrix, scratch, rows):
 
 
 @kernel
-def score(targets, matrix, gate, scratch, probabilities):
+def score(targets, matrix, gate, scratch, rows, probabilities):
     """probabilities[k] = P(targets[k]), of the events whose keys are in scratch.keys; 0 where there is no event."""
     look_up(targets, matrix, scratch)
-    rows = make_rows(scratch.keys.shape[1], len(gate.bias))
     for start in range(0, len(targets), TILE):
         stop = min(start + TILE, len(targets))
         fill(start, stop, targets, matrix, scratch, rows)
@@ -355,36 +354,3 @@ def score(targets, matrix, gate, scratch, probabilities):
         for k in range(stop - start):
             event = rows.sums[1, k] > 0.0
             probabilities[start + k] = rows.sums[0, k] / rows.sums[1, k] if event else 0.0
-
-
-class Found(NamedTuple):
-    """The rows of events. All arrays (templates, events)."""
-
-    code: np.ndarray  # uint8: count code
-    length: np.ndarray  # float32: number of links
-    row_sum: np.ndarray  # float32: 0 where there is no row
-    weight: np.ndarray  # float32: M of the event's target, 0 where the row has no such link
-    scale: np.ndarray  # float32: the gate's factor exp(B), 0 where there is no row
-
-
-@kernel
-def find(targets, matrix, gate, scratch):
-    """The rows of the events whose keys are in scratch.keys."""
-    look_up(targets, matrix, scratch)
-    shape = scratch.keys.shape[1], len(targets)
-    found = Found(
-        np.zeros(shape, np.uint8), np.ones(shape, np.float32), np.zeros(shape, np.float32),
-        np.zeros(shape, np.float32), np.zeros(shape, np.float32),
-    )  # fmt: skip
-    rows = make_rows(shape[0], len(gate.bias))
-    for start in range(0, len(targets), TILE):
-        stop = min(start + TILE, len(targets))
-        fill(start, stop, targets, matrix, scratch, rows)
-        mix(stop - start, rows, gate)
-        for q in range(shape[0]):
-            for i in range(rows.first[q], rows.last[q]):
-                k = start + np.int64(rows.event[i])
-                found.code[q, k], found.length[q, k] = np.uint8(rows.code[i]), rows.length[i]
-                found.row_sum[q, k], found.weight[q, k] = rows.row_sum[i], rows.weight[i]
-                found.scale[q, k] = rows.scale[i]
-    return found

@@ -140,7 +140,8 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, sta
                 hashes[at] = h
                 ids[at] = token
                 used = state[POOL_USED]
-                pool[used : used + (stop - i)] = data[i:stop]
+                for k in range(stop - i):  # the assignment of a slice takes two seconds to compile
+                    pool[used + k] = data[i + k]
                 state[POOL_USED] = used + (stop - i)
                 state[WORDS] += 1
                 starts[state[WORDS]] = state[POOL_USED]

@@ -1,4 +1,4 @@
-"""What the beam kernels are handed: one record with a model's scalars and the addresses of its arrays.
+"""What kernels that score word by word are handed: one record with a model's scalars and its arrays' addresses.
 
 Numba unpacks every array of a call anew, which takes longer than scoring a word. So a call passes one record, made
 once, and the kernel makes array views from the addresses in it.
@@ -52,5 +52,16 @@ BEAM_RECORD = np.dtype(
         *((f"beam_{name}_at", "<i8") for name in BEAM_ARRAYS),
         ("word", "<u8"),  # argument and result of `step`
         ("score", "<f8"),
+    ]
+)
+
+BACKOFF_ARRAYS = "features", "directory", "offsets", "targets", "probabilities", "backoffs", "templates", "keys", "rows"
+"""Of a backoff model, and scratch memory for one key and one row of each order."""
+
+BACKOFF_RECORD = np.dtype(
+    [
+        *((name, "<i8") for name in ("words", "tag", "width", "never_a_target", "n_rows", "n_entries", "n_links")),
+        *((name, "<u8") for name in ("hash_mask", "low", "shift")),
+        *((f"{name}_at", "<i8") for name in BACKOFF_ARRAYS),
     ]
 )

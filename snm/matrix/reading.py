@@ -12,16 +12,22 @@ from snm.features.extraction import Extractor
 from snm.layouts.matrix import ARRAYS, PADDING, Matrix, Spread
 
 
-def open_matrix(load: Callable[[str], np.ndarray], description: dict[str, Any], extractor: Extractor) -> Matrix:
-    """The matrix whose arrays `load` opens by name; `description` is the entry "pages" of the manifest."""
-    arrays = {name: load(name) for name in ARRAYS}
+def open_matrix(load: Callable[..., np.ndarray], description: dict[str, Any], extractor: Extractor) -> Matrix:
+    """The matrix whose arrays `load` opens by name and dtypes; `description` is the entry "pages" of the manifest."""
     words = len(extractor.vocabulary)
     types, code_bytes = description["single_types"], description["code_bytes"]
+    spread = Spread.over(words, code_bytes)
+    dtypes = {
+        "starts": ("<u4", "<u8"), "data": ("|u1",), "long_links": (spread.link_type,),
+        "singles": (np.dtype(f"<u{code_bytes}").str,), "values": ("<f4",), "unigrams": ("<f4",),
+    }  # fmt: skip
+    arrays = {name: load(name, *dtypes[name]) for name in ARRAYS}
     if (
         len(arrays["starts"]) != (1 << description["bits"]) + 1
         or len(arrays["data"]) < int(arrays["starts"][-1]) + PADDING
         or len(arrays["unigrams"]) != words
         or len(arrays["singles"]) != len(types) * words
+        or len(arrays["values"]) != 1 << 8 * code_bytes
     ):
         raise FormatError("the sizes of the matrix arrays contradict the manifest; restore or rebuild the model")
     arrays["singles"] = arrays["singles"].reshape(len(types), words)
@@ -32,7 +38,7 @@ def open_matrix(load: Callable[[str], np.ndarray], description: dict[str, Any], 
         ),
         parent_of_template=np.array(extractor.spec.parents, np.int64),
         shift=np.uint64(64 - description["bits"]),
-        spread=Spread.over(words, code_bytes),
+        spread=spread,
         code_bytes=np.int64(code_bytes),
         unigram_code=np.uint8(description["unigram_code"]),
         unigram_links=np.float32(np.count_nonzero(arrays["unigrams"])),

@@ -121,8 +121,11 @@ def settings_of(name: str, limits: Limits | None = None, **more: Any) -> Setting
     if how == ["ours"]:
         prune = max(limits.prune, Settings.prune)
         return Settings(features=kind, training=TrainingSettings(**training), prune=prune, **common)
-    buckets = BUCKETS[how[0] if how else "both counts doubled"]
-    return paper_settings(kind, ", ".join(["all", *how[1:]]), *buckets, training=training, prune=limits.prune, **common)
+    features, links = BUCKETS[how[0] if how else "both counts doubled"]
+    return paper_settings(
+        kind, metafeatures=", ".join(["all", *how[1:]]), feature_buckets=features, link_buckets=links,
+        training=training, prune=limits.prune, **common,
+    )  # fmt: skip
 
 
 def markdown(name: str, corpus: str, rows: list[dict[str, Any]], caption: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -20,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from snm import storage
+from snm.arguments import shown
 from snm.devices import has_gpu
-from snm.errors import InputError, SettingsError
+from snm.errors import FormatError, InputError, SettingsError
 from snm.evaluation import speed
 from snm.layouts.tokens import BEGIN
 from snm.manifest import size_of
@@ -34,6 +35,7 @@ from snm.text.encoding import encode_files
 from snm.text.files import find_files
 
 SMALL_FOR_NETWORKS = 5_000_000  # bytes of text, compressed or not, that a network is trained on without a GPU
+FIGURES = "figures.json"
 LM1B_TRAINING = "training-monolingual.tokenized.shuffled"
 LM1B_HELD_OUT = "heldout-monolingual.tokenized.shuffled"
 
@@ -55,10 +57,13 @@ class Workspace:
 
     def __post_init__(self) -> None:
         self.texts = find_texts(self.corpus, self.shard)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._file = self.folder / "figures.json"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"cannot write to {self.folder}: {error.strerror}; choose another folder") from error
+        self._file = self.folder / FIGURES
         if self._file.exists():
-            self.figures = json.loads(self._file.read_text())
+            self.figures = read_figures(self._file)
         tested = f"{self.corpus.name}, {self.texts['test'].name}{self.limits}"
         if self.figures.setdefault("corpus", tested) != tested:
             raise SettingsError(
@@ -68,9 +73,13 @@ class Workspace:
     def probabilities(self, name: str) -> dict[str, np.ndarray]:
         """A model's probabilities of the valid and of the test text; trained where they are missing."""
         paths = {part: self.folder / f"{name}.{part}.npy" for part in PARTS}
-        if name not in self.figures or not all(path.exists() for path in paths.values()):
-            self._train(name, paths)
-        return {part: np.load(path) for part, path in paths.items()}
+        if name in self.figures and all(path.exists() for path in paths.values()):
+            try:
+                return {part: read_probabilities(path) for part, path in paths.items()}
+            except FormatError as error:
+                self.notify(f"{error}; training {name} again")
+        self._train(name, paths)
+        return {part: read_probabilities(path) for part, path in paths.items()}
 
     def _train(self, name: str, paths: dict[str, Path]) -> None:
         self.notify(f"training {name}")
@@ -83,7 +92,9 @@ class Workspace:
             model.move_to("auto")
         for part, path in paths.items():
             text = encode_files(self.texts[part], model.vocabulary)
-            np.save(path, model.probabilities(text.tokens, self.threads)[text.tokens != BEGIN])
+            if not text.events:
+                raise InputError(f"{self.texts[part]}: no words; expected one sentence a line")
+            np.save(path, model.probabilities(text.tokens, threads=self.threads)[text.tokens != BEGIN])
         size, what = size_of(model.manifest)
         self.figures[name] = {
             what: size,
@@ -91,37 +102,44 @@ class Workspace:
             "speed": round(speed(output, self.texts["test"])),
             "departures": _departures(settings, model.manifest),
         }
+        model.close()  # Windows removes no file that is mapped
         if not self.keep_models:
             shutil.rmtree(output)
         self._save()
 
     def take(self, folder: Path) -> None:
         """Take over the models of another workspace of the same corpus that this one lacks."""
-        try:
-            figures = json.loads((folder / "figures.json").read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{folder}: no results to take ({error}); expected a folder of snm reproduce") from error
-        theirs, ours = figures.pop("corpus", ""), self.figures["corpus"]
+        if not (folder / FIGURES).is_file():
+            raise InputError(f"{folder}: no results to take; expected a folder of snm reproduce, with {FIGURES}")
+        figures = read_figures(folder / FIGURES)
+        theirs, ours = figures.pop("corpus"), self.figures["corpus"]
         if theirs.split(", ")[:2] != ours.split(", ")[:2]:
             raise SettingsError(f"{folder} holds results of {theirs}, not of {ours}; they do not compare")
-        for name in sorted(figures.keys() - self.figures.keys()):
+        known = {member for lines in TABLES.values() for line in lines for member in line.members}
+        for name in sorted((figures.keys() & known) - self.figures.keys()):
             if theirs != ours and settings_of(name).model == "snm":
                 self.notify(f"not taken from {folder}: {name}, which was trained with other options")
                 continue
             for part in PARTS:
-                shutil.copyfile(folder / f"{name}.{part}.npy", self.folder / f"{name}.{part}.npy")
+                np.save(self.folder / f"{name}.{part}.npy", read_probabilities(folder / f"{name}.{part}.npy"))
             self.figures[name] = figures[name]
             self.notify(f"taken from {folder}: {name}")
         self._save()
 
     def _save(self) -> None:
-        scratch = self._file.with_suffix(".new")
-        scratch.write_text(json.dumps(self.figures, indent=1) + "\n")
-        os.replace(scratch, self._file)
+        with storage.replaced_file(str(self._file), self.notify) as stream:
+            stream.write(json.dumps(self.figures, indent=1) + "\n")
 
     def row(self, line: Line) -> dict[str, Any]:
         """Our figures beside the paper's."""
         members = [self.probabilities(name) for name in line.members]
+        for part in PARTS:
+            sizes = {name: len(member[part]) for name, member in zip(line.members, members, strict=True)}
+            if len(set(sizes.values())) > 1:
+                raise FormatError(
+                    f"{self.folder}: probabilities of {sizes} words of the {part} text, which has changed between the "
+                    f"runs; choose another folder"
+                )
         p = {part: np.array([member[part] for member in members]) for part in PARTS}
         weights = find_weights(p["valid"]) if len(members) > 1 else np.ones(1)
         reference = {part: perplexity_of(values) for part, values in self.probabilities(REFERENCE).items()}
@@ -197,6 +215,35 @@ class Workspace:
             return True
         large = sum(Path(file).stat().st_size for file in find_files(self.texts["train"])) > SMALL_FOR_NETWORKS
         return large and not has_gpu()
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """The figures of a workspace: the corpus, and size, seconds and speed of each model."""
+    try:
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        for name, entry in figures.items():
+            if name == "corpus":
+                good = isinstance(entry, str)
+            else:
+                numbers = [entry["seconds"], *(entry.get(key) or 0 for key in ("speed", "links", "parameters"))]
+                departures = entry.get("departures") or []
+                good = all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers)
+                good &= isinstance(departures, list) and all(isinstance(departure, str) for departure in departures)
+            if not good:
+                raise ValueError(f"{name} is {shown(entry)}")
+        return {"corpus": figures["corpus"], **figures}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(
+            f"{path} is damaged ({shown(error)}); restore it, or delete it to train the models again"
+        ) from error
+
+
+def read_probabilities(path: Path) -> np.ndarray:
+    """A model's probabilities of a text, from a file of a workspace."""
+    p = storage.open_array(path, "<f8")
+    if not len(p) or not (p >= 0).all():
+        raise FormatError(f"{path} is damaged: it has numbers that are no probabilities, or none")
+    return p
 
 
 def _departures(settings: Settings, manifest: dict[str, Any]) -> list[str] | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from snm import storage
-from snm.errors import SettingsError
-from snm.model import LanguageModel
+from snm import manifest
+from snm.arguments import shown
+from snm.errors import FormatError, SettingsError
+from snm.model import LanguageModel, StatefulModel, wrong_state
 from snm.text.vocabulary import Vocabulary
 
 
@@ -22,10 +26,16 @@ class MixtureModel(LanguageModel):
 
     def __init__(self, path: str | Path, members: list[LanguageModel]) -> None:
         self.path, self.members = Path(path), members
-        self.manifest = storage.read_manifest(self.path)
+        self.manifest = manifest.read(self.path)
         self.weights = np.array(self.manifest["weights"], np.float64)
+        if not members or len(self.weights) != len(members) or (self.weights < 0).any():
+            raise FormatError(
+                f"{self.path} is damaged: {len(members)} members with the weights {shown(self.weights.tolist())}; "
+                f"expected a weight for each, 0 or more"
+            )
         self.vocabulary = self.members[0].vocabulary
-        self._ids = [ids_in(member.vocabulary, self.vocabulary) for member in self.members]
+        with manifest.opening(self.path):
+            self._ids = [ids_in(member.vocabulary, self.vocabulary) for member in self.members]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (os.path.abspath(self.path), self.members)
@@ -33,13 +43,13 @@ class MixtureModel(LanguageModel):
     def __repr__(self) -> str:
         return f"<MixtureModel {self.path}: {', '.join(f'{w:.3f}' for w in self.weights)} of {self.members}>"
 
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+    def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
         total = np.zeros(len(tokens), np.float64)
         for weight, member, ids in zip(self.weights, self.members, self._ids, strict=True):
-            total += weight * member.probabilities(ids[tokens], threads)
+            total += weight * member.probabilities(ids[tokens], threads=threads)
         return total
 
-    def distribution(self, context: np.ndarray) -> np.ndarray:
+    def _distribution(self, context: np.ndarray) -> np.ndarray:
         total = np.zeros(len(self.vocabulary), np.float64)
         for weight, member, ids in zip(self.weights, self.members, self._ids, strict=True):
             total += weight * member.distribution(ids[context])[ids]
@@ -49,6 +59,64 @@ class MixtureModel(LanguageModel):
         yield abs(float(self.weights.sum()) - 1) > 1e-6, "the weights do not sum to one"
         for member in self.members:
             yield from member.faults()
+
+
+class StatefulMixture(MixtureModel, StatefulModel):
+    """A mixture of stateful models. Its states are the members' states, one after another."""
+
+    members: list[StatefulModel]  # type: ignore[assignment]
+
+    @property
+    def state_width(self) -> int:
+        return sum(member.state_width for member in self.members)
+
+    def start(self) -> bytes:
+        return b"".join(member.start() for member in self.members)
+
+    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
+        size, plan = self._stepping
+        if not isinstance(state, bytes) or len(state) != size:
+            raise wrong_state(f"a state of type {type(state).__name__}")
+        number = None if isinstance(word, str) else self._id_of(word)
+        p, after = 0.0, b""
+        for weight, step, ids, part in plan:
+            score, new = step(state[part], word if number is None else int(ids[number]))
+            if not math.isnan(score):
+                p += weight * 10.0**score
+            after += new
+        return math.log10(p) if p else math.nan, after
+
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        candidates, total = self._candidates(states, words), np.zeros(())
+        for weight, member, ids, part in zip(self.weights, self.members, self._ids, self._parts(states), strict=True):
+            total = total + weight * np.nan_to_num(10.0 ** member.expand(part, ids[candidates]), nan=0.0)
+        with np.errstate(divide="ignore"):
+            return np.where(total > 0, np.log10(total), np.nan)
+
+    def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        candidates = self._candidates(states, words)
+        chosen = self._chosen(chosen, len(states) * candidates.shape[-1])
+        parts = zip(self.members, self._ids, self._parts(states), strict=True)
+        return np.hstack([member.follow(part, ids[candidates], chosen) for member, ids, part in parts])
+
+    def _parts(self, states: np.ndarray) -> list[np.ndarray]:
+        """The members' states. (n, width) each"""
+        ends = np.cumsum([member.state_width for member in self.members])[:-1]
+        return [np.ascontiguousarray(part) for part in np.split(states, ends, axis=1)]
+
+    @cached_property
+    def _stepping(self) -> tuple[int, list[tuple[float, Any, np.ndarray, slice]]]:
+        """Bytes of a state; weight, `step`, ids and part of the state of each member. Cached: it halves the time."""
+        ends = np.cumsum([4 * member.state_width for member in self.members]).tolist()
+        parts = [slice(begin, end) for begin, end in pairwise([0, *ends])]
+        steps = [member.step for member in self.members]
+        return ends[-1], list(zip(self.weights.tolist(), steps, self._ids, parts, strict=True))
+
+
+def open_mixture(path: str | Path, members: list[LanguageModel]) -> MixtureModel:
+    """The mixture in a folder: a stateful model if all its members are."""
+    stateful = all(isinstance(member, StatefulModel) for member in members)
+    return (StatefulMixture if stateful else MixtureModel)(path, members)
 
 
 def ids_in(vocabulary: Vocabulary, other: Vocabulary) -> np.ndarray:

@@ -2,72 +2,58 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numba.core.errors import NumbaError
 
-from snm import storage
-from snm.errors import FormatError, InputError, SettingsError
+from snm import manifest, storage
+from snm.errors import FormatError, InputError
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
-from snm.kernels import beams as beam_kernels
 from snm.kernels import matrix as matrix_kernels
+from snm.kernels import rows as row_kernels
+from snm.kernels.states import follower
 from snm.layouts.gate import Gate, gate_size
 from snm.layouts.keys import KeyLayout
-from snm.layouts.tokens import BEGIN, END, UNKNOWN
+from snm.layouts.tokens import BEGIN, END
 from snm.matrix.reading import open_matrix
-from snm.model import Explanation, LanguageModel, Part
-from snm.scoring.beams import BeamScorer
+from snm.model import IDS, Explanation, Part, StatefulModel, contiguous, wrong_state
+from snm.scoring.beams import BeamScorer, SnmBeams
 from snm.scoring.texts import TextScorer
-from snm.text.vocabulary import Vocabulary, split_words
+from snm.text.encoding import Sentence
 
-IDS = np.dtype(np.uint32)  # of word ids and states
-INDICES = np.dtype(np.int64)
 # The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are not
 # arrays. Checking each argument before the call took a tenth of the time of scoring a beam.
-_WRONG_ARGUMENTS = TypeError, ValueError, AttributeError, IndexError
+_WRONG_ARGUMENTS = TypeError, ValueError, AttributeError, IndexError, NumbaError
 
 
-def _contiguous(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    return np.require(array, dtype, ["C", "A", "W", "E"])
-
-
-def _wrong_state(what: str) -> SettingsError:
-    return SettingsError(f"{what}; expected one that start, step, follow or state_array of this model made")
-
-
-class RowModel(LanguageModel):
+class RowModel(StatefulModel):
     """A model made of rows of links, mapped from disk, which the features of an event select."""
 
     kind: str
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.manifest = storage.read_manifest(self.path)
-        try:
+        self.manifest = manifest.read(self.path)
+        with manifest.opening(self.path):
             self._open()
-        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
-            if isinstance(error, FormatError):
-                raise
-            raise FormatError(f"{self.path} is damaged ({error!r}); restore or rebuild the model") from error
 
     def _open(self) -> None:
         m = self.manifest
-        description = m["vocabulary"]
-        self.vocabulary = Vocabulary.read(
-            self.path / storage.VOCABULARY, description["closed"], description["document"]
-        )
-        if len(self.vocabulary) != description["words"]:
-            raise FormatError(
-                f"{self.path}: the vocabulary has {len(self.vocabulary):,} words; expected {description['words']:,}; "
-                f"restore or rebuild the model"
-            )
+        self.vocabulary = manifest.read_vocabulary(self.path, m)
         self.spec = FeatureSpec(m["features"])
         self.layout = KeyLayout(**m["layout"])
-        classes = self._array("classes") if self.spec.has_classes else None
+        expected = KeyLayout.for_work(len(self.vocabulary), len(self.spec.types), 0)
+        if (self.layout.target_bits, self.layout.type_bits, self.layout.hash_bits) != (
+            expected.target_bits, expected.type_bits, m["hash_bits"],
+        ):  # fmt: skip
+            raise FormatError(f"{self.path}: {self.layout} does not fit the vocabulary and the features; rebuild it")
+        classes = self._array("classes", "<u2") if self.spec.has_classes else None
         self.extractor = Extractor(self.spec, self.layout, self.vocabulary, classes)
         for name, digest in self.extractor.family_digests().items():
             if digest != m["families"][name]:
@@ -80,27 +66,58 @@ class RowModel(LanguageModel):
         links = f"{len(self.vocabulary):,} words, {self.manifest['links']:,} links"
         return f"<{type(self).__name__} {self.path}: {self.spec}, {links}>"
 
-    def _array(self, name: str) -> np.ndarray:
-        return storage.open_array(self.path / f"{name}.npy")
+    def _array(self, name: str, *types: str) -> np.ndarray:
+        return storage.open_array(self.path / f"{name}.npy", *types)
+
+    @property
+    def state_width(self) -> int:
+        return self.extractor.span
 
     def start(self) -> bytes:
         return np.full(self.extractor.span, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
 
+    @cached_property
+    @abstractmethod
+    def _beams(self) -> BeamScorer:
+        """The compiled `expand` and `step` of this model."""
+
     def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
-        scores, states = self.steps(self.state_array([state]), np.array([self._id_of(word)], IDS))
-        return float(scores[0]), states[0].tobytes()
-
-    def state_array(self, states: Sequence[bytes]) -> np.ndarray:
-        for state in states:
-            if not isinstance(state, bytes) or len(state) != 4 * self.extractor.span:
-                raise _wrong_state(f"a state of type {type(state).__name__}")
-        return np.frombuffer(bytearray().join(states), IDS).reshape(len(states), self.extractor.span)
-
-    def steps(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids = np.ascontiguousarray(self._ids_of(words)).reshape(-1, 1)
-        return self.expand(states, ids)[:, 0], self.follow(states, ids, np.arange(len(states)))
+        beams = self._beams
+        if type(state) is not bytes or len(state) != beams.state_bytes:
+            scores, states = self.steps(self.state_array([state]), np.array([self._id_of(word)], IDS))
+            return float(scores[0]), states[0].tobytes()
+        try:
+            number = self._step_ids[word]  # type: ignore[index]
+        except (KeyError, TypeError):
+            number = self._id_of(word)
+        score = beams.step(beams.address, state, number)
+        if score > 0.0:
+            raise wrong_state("a state of another vocabulary")
+        return score, state[4:] + (number ^ beams.tag).to_bytes(4, "little")
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        beams = self._beams
+        try:
+            address = beams.idle.pop()
+        except IndexError:  # in use by other threads
+            address = beams.make_record()
+        try:
+            scores = np.empty((len(states), words.shape[-1]))  # type: ignore[union-attr]
+            if beams.expand(states, words, address, scores):
+                return scores
+        except _WRONG_ARGUMENTS:
+            pass
+        finally:
+            beams.idle.append(address)
+        if self.extractor.has_families:
+            return self._expand_by_text(states, words)
+        ids = self._candidates(states, words)
+        if not len(states) or not ids.size:
+            return np.empty((len(states), ids.shape[-1]))
+        return self.expand(contiguous(states, IDS), ids)
+
+    def _expand_by_text(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        """`expand` for features of families: each state is scored as a text of its words."""
         ids = self._candidates(states, words)
         n, m = len(states), ids.shape[-1]
         flat = np.empty((n, m, states.shape[1] + 1), np.uint32)
@@ -117,59 +134,23 @@ class RowModel(LanguageModel):
                 return after
         except _WRONG_ARGUMENTS:
             pass
-        ids, chosen = self._candidates(states, words), _contiguous(chosen, INDICES)
-        after, hypotheses = np.empty((len(chosen), width), IDS), len(states) * ids.shape[-1]
-        wrong = chosen[(chosen < 0) | (chosen >= hypotheses)]
-        if len(wrong):
-            raise SettingsError(f"hypothesis {wrong[0]} of {hypotheses}; expected numbers from 0 to {hypotheses - 1}")
+        ids = self._candidates(states, words)
+        chosen = self._chosen(chosen, len(states) * ids.shape[-1])
+        after = np.empty((len(chosen), width), IDS)
         if len(chosen):
-            kernel(_contiguous(states, IDS), ids, tag, words_known, chosen, after)
+            kernel(contiguous(states, IDS), ids, tag, words_known, chosen, after)
         return after
 
     @cached_property
     def _following(self) -> tuple[Any, int, int, int]:
         """(kernel, tag, vocabulary size, state width) of `follow`. Cached: looking them up takes a fifth of a call."""
-        return beam_kernels.follow, self.vocabulary.tag, len(self.vocabulary), self.extractor.span
+        return follower(), self.vocabulary.tag, len(self.vocabulary), self.extractor.span
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Validate the arguments of `expand`; return the ids of the words. (m,) or (n, m) uint32"""
-        ids = self._ids_of(words)
-        if ids.ndim != 1 and (ids.ndim != 2 or len(ids) != len(states)):
-            raise SettingsError(
-                f"words of shape {ids.shape} for {len(states)} states; expected a list of words for all states, "
-                f"or a row of words for each"
-            )
-        states = np.asarray(states)
-        if states.ndim != 2 or states.shape[1] != self.extractor.span or states.dtype != IDS:
-            raise _wrong_state(f"states of shape {states.shape} and type {states.dtype}")
+        ids = super()._candidates(states, words)
         if (states ^ IDS.type(self.vocabulary.tag) >= len(self.vocabulary)).any():
-            raise _wrong_state("a state of another vocabulary")
-        if ids.max(initial=0) >= len(self.vocabulary):
-            raise SettingsError(f"a word's id is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words")
-        return _contiguous(ids, IDS)
-
-    def _ids_of(self, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Ids of words or ids, in an array of any shape."""
-        words = np.asarray(words)
-        if words.dtype.kind in "ui" or not words.size:
-            return words.astype(np.uint32, copy=False)
-        if words.dtype.kind != "U":
-            raise SettingsError(f"words of type {words.dtype}; expected strings, or ids")
-        get = self._step_ids.get
-        return np.array([get(word, UNKNOWN) for word in words.ravel().tolist()], np.uint32).reshape(words.shape)
-
-    def _id_of(self, word: str | int) -> int:
-        """The id of a word, or of an id."""
-        if isinstance(word, str):
-            return self._step_ids.get(word, UNKNOWN)
-        if isinstance(word, int | np.integer) and 0 <= word < len(self.vocabulary):
-            return int(word)
-        raise SettingsError(f"{word!r} is no word; expected a string, or an id below {len(self.vocabulary):,}")
-
-    @cached_property
-    def _step_ids(self) -> dict[str, int]:
-        """The vocabulary's ids, and `</s>` for `</S>`."""
-        return {**self.vocabulary.ids, "</s>": END}
+            raise wrong_state("a state of another vocabulary")
+        return ids
 
     def _keys(self, context: np.ndarray) -> np.ndarray:
         """Keys of the features of the event after `context`. (templates, 1)"""
@@ -188,7 +169,7 @@ class SnmModel(RowModel):
         self.matrix = open_matrix(self._array, self.manifest["pages"], self.extractor)
         flat, units = np.zeros(templates, np.float32), 0
         if self.manifest["gate"] is not None:
-            flat, units = np.ascontiguousarray(self._array("gate")), self.manifest["gate"]["units"]
+            flat, units = np.ascontiguousarray(self._array("gate", "<f4")), self.manifest["gate"]["units"]
         if len(flat) != gate_size(templates, units):
             raise FormatError(
                 f"{self.path}: the gate has {len(flat):,} weights; expected {gate_size(templates, units):,}; "
@@ -198,53 +179,19 @@ class SnmModel(RowModel):
         self._folded = self.gate.folded(int(m.unigram_code), float(m.unigram_links), float(m.unigram_sum))
         self._scorer = TextScorer(self.extractor, m, self._folded, self.manifest["training"]["prune"])
 
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+    def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
         return self._scorer.probabilities(tokens, threads)
 
     def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
         """The rows of an event with target `word`, as `Found`, and the gate's factors. (templates,) float64"""
-        found = self._scorer.find(keys, np.array([word], np.uint32))
+        found = row_kernels.find(keys, np.array([word], np.uint32), self.matrix, self._folded)
         return found, found.scale[:, 0].astype(np.float64)
 
     @cached_property
     def _beams(self) -> BeamScorer:
-        return BeamScorer(self.extractor, self.matrix, self._folded)
+        return SnmBeams(self.extractor, self.matrix, self._folded)
 
-    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
-        beams = self._beams
-        try:
-            address = beams.idle.pop()
-        except IndexError:  # in use by other threads
-            address = beams.make_record()
-        try:
-            scores = np.empty((len(states), words.shape[-1]))  # type: ignore[union-attr]
-            if beams.expand(states, words, address, scores):
-                return scores
-        except _WRONG_ARGUMENTS:
-            pass
-        finally:
-            beams.idle.append(address)
-        if self.extractor.has_families:
-            return super().expand(states, words)
-        ids = self._candidates(states, words)
-        if not len(states) or not ids.size:
-            return np.empty((len(states), ids.shape[-1]))
-        return self.expand(_contiguous(states, IDS), ids)
-
-    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
-        beams = self._beams
-        if type(state) is not bytes or len(state) != beams.state_bytes:
-            return super().step(state, word)
-        try:
-            number = self._step_ids[word]  # type: ignore[index]
-        except (KeyError, TypeError):
-            number = self._id_of(word)
-        score = beams.step(beams.address, state, number)
-        if score > 0.0:
-            raise _wrong_state("a state of another vocabulary")
-        return score, state[4:] + (number ^ beams.tag).to_bytes(4, "little")
-
-    def distribution(self, context: np.ndarray) -> np.ndarray:
+    def _distribution(self, context: np.ndarray) -> np.ndarray:
         keys = self._keys(context)
         found, scale = self._look_up(keys, END)
         y: np.ndarray = scale[0] * self.matrix.unigrams.astype(np.float64)
@@ -264,8 +211,8 @@ class SnmModel(RowModel):
         yield not (np.isfinite(m.unigrams).all() and (m.unigrams >= 0).all()), "the empty feature's row is damaged"
         yield not all(np.isfinite(part).all() for part in self.gate), "a weight of the gate is not finite"
 
-    def explain(self, sentence: str) -> list[Explanation]:
-        words = split_words(sentence)
+    def explain(self, sentence: Sentence) -> list[Explanation]:
+        words = self._words(sentence)
         if not words:
             raise InputError("nothing to explain; expected a sentence of at least one word")
         tokens = np.append(self.context(sentence), np.uint32(END))
@@ -277,13 +224,15 @@ class SnmModel(RowModel):
         denominator = row_sums.sum()
         shares = scale * found.weight[:, 0] / denominator
         parts = [
-            Part(self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]))
+            Part(
+                self._feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q])
+            )
             for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()
         ]
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 
-    def feature_text(self, q: int, context: np.ndarray) -> str:
+    def _feature_text(self, q: int, context: np.ndarray) -> str:
         """The feature of template q after `context`, as the paper writes it: [brown skip-2 over the lazy].
 
         A ~ stands before a word that is represented by its class.

@@ -9,6 +9,7 @@ import numpy as np
 from snm import parallel
 from snm.features.extraction import Extractor
 from snm.kernels import scoring as scoring_kernels
+from snm.kernels.gate import make_rows
 from snm.kernels.scoring import BUCKET_BITS, MEMO_NUMBERS, Scratch
 from snm.kernels.simd import TILE
 from snm.layouts.gate import Gate
@@ -22,7 +23,7 @@ MAX_BYTES = 1 << 27  # of scratch memory of a thread
 
 
 class TextScorer:
-    """Finds the rows of events, and scores texts."""
+    """Scores texts."""
 
     def __init__(self, extractor: Extractor, matrix: Matrix, gate: Gate, prune: int) -> None:
         """`gate` as `Gate.folded` makes it; `prune` as the model was trained."""
@@ -60,22 +61,12 @@ class TextScorer:
                 else:
                     keys[:, : stop - start] = self.extractor.keys(tokens, start, stop)
             here = slice(*part)
-            scoring_kernels.score(tokens[here], self.matrix, self.gate, scratch, probabilities[here])
+            rows = make_rows(self.extractor.n_templates, len(self.gate.bias))
+            scoring_kernels.score(tokens[here], self.matrix, self.gate, scratch, rows, probabilities[here])
             idle.append(scratch)
 
         parallel.run(score, [(k, min(k + size, len(tokens))) for k in range(0, len(tokens), size)], threads)
         return probabilities
-
-    def find(self, keys: np.ndarray, targets: np.ndarray) -> Any:
-        """The rows of at most a block of events, as `snm.kernels.scoring.Found`.
-
-        keys: (templates, events). targets: (events,) uint32.
-        """
-        scratch = self._take_scratch(self._idle, 1)
-        scratch.keys[0, :, : len(targets)] = keys
-        found = scoring_kernels.find(targets, self.matrix, self.gate, scratch)
-        self._idle.append(scratch)
-        return found
 
     def _bytes_per_event(self) -> int:
         n = self.extractor.n_templates

@@ -18,19 +18,24 @@ from snm.text.sampling import sample_sentences
 
 CLASSES = 256
 MAX_TOKENS = 10_000_000  # more text hardly changes the classes, and takes longer
+TOKEN_BYTES = 48  # memory of a token and its two pairs of neighbours, at most
 PASSES = 5
 MIN_MOVED_SHARE = 0.01  # training stops after a pass in which a smaller share of the words moved
 FREQUENT = 30_000  # words that move in every pass; the others move once, in the end
 
 
 def learn_classes(
-    text: Text, words: int, classes: int = CLASSES, seed: int = 1, advance: Advance = ignore
+    text: Text, words: int, classes: int = CLASSES, seed: int = 1, advance: Advance = ignore, memory: int | None = None
 ) -> np.ndarray:
-    """The class of every word of a vocabulary of `words`. (words,) uint16"""
+    """The class of every word of a vocabulary of `words`. (words,) uint16
+
+    `memory`: bytes for the pairs of neighbours. With less, they are learned from a smaller sample of the text.
+    """
     fixed = UNKNOWN + 1
     if not fixed < classes <= 1 << 16:
         raise SettingsError(f"{classes} classes; expected {fixed + 1} to {1 << 16}")
-    tokens = sample_sentences(text, MAX_TOKENS, seed).tokens
+    most = MAX_TOKENS if memory is None else min(MAX_TOKENS, memory // TOKEN_BYTES)
+    tokens = sample_sentences(text, most, seed).tokens
     after, before = _neighbours(tokens[:-1], tokens[1:], words), _neighbours(tokens[1:], tokens[:-1], words)
     classes_of = np.arange(words) % (classes - fixed) + fixed
     classes_of[:fixed] = np.arange(fixed)
@@ -48,10 +53,14 @@ def learn_classes(
 
 def _neighbours(of: np.ndarray, neighbour: np.ndarray, words: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The distinct neighbours of every word: offsets (words + 1,), neighbours (pairs,) and their counts (pairs,)."""
-    pairs = of.astype(np.int64) * words + neighbour
+    pairs = of.astype(np.int64)
+    pairs *= words
+    pairs += neighbour
     pairs.sort()
-    first = np.flatnonzero(np.append(True, pairs[1:] != pairs[:-1]))
-    distinct = pairs[first]
-    counts = np.diff(np.append(first, len(pairs)))
+    ends = np.flatnonzero(np.append(pairs[1:] != pairs[:-1], [True][: len(pairs)])) + 1
+    distinct = pairs[ends - 1]
+    del pairs
+    counts = np.diff(ends, prepend=0).astype(np.float64)
     offsets = np.searchsorted(distinct, np.arange(words + 1) * words)
-    return offsets.astype(np.int64), (distinct % words).astype(np.int64), counts.astype(np.float64)
+    distinct %= words
+    return offsets.astype(np.int64), distinct, counts

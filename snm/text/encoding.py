@@ -10,26 +10,29 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from snm import parallel
-from snm.errors import InputError
+from snm.arguments import shown
+from snm.errors import InputError, SettingsError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
-from snm.progress import Advance, ignore
-from snm.text.files import Sources, are_files, find_files, names, read_blocks, read_lines
-from snm.text.vocabulary import Vocabulary, has_white_space, word_table
+from snm.progress import Advance, Notify, ignore
+from snm.text.files import BLOCK, BadLines, Sources, are_files, find_files, names, read_blocks, read_lines
+from snm.text.vocabulary import Vocabulary, has_white_space, split_words, word_table
 
 Sentence = str | Sequence[str] | np.ndarray
 Sentences = Iterable[Sentence] | os.PathLike[str]
-LINES_PER_BLOCK = 1 << 14
 PIECE = 1 << 22  # tokens processed at a time
+ENTRY_BYTES = 24  # memory of an entry of the table of words, while it grows and while words are sorted
+POOL_COPIES = 3  # of the spellings, at the same times
+WORDS_PER_JOIN = 1 << 16
 Join = Callable[[Iterable[np.ndarray]], np.ndarray]
 """Joins chunks of tokens into one array, in memory or on disk."""
 
@@ -81,6 +84,7 @@ class Text:
     tokens: np.ndarray  # (tokens,) uint32
     sentences: int
     documents: int | None = None  # None where `<S>` opens sentences
+    bad_lines: int = 0  # that were repaired or left out, see `snm.text.files.BadLines`
 
     @property
     def segments(self) -> int:
@@ -120,14 +124,17 @@ def in_memory(chunks: Iterable[np.ndarray]) -> np.ndarray:
 class _Encoder:
     """Passes blocks to the encoding kernel, and grows its hash table and its pool of spellings.
 
-    With `learn`, new words are numbered from 3 up in the order of their first occurrence.
+    With `learn`, new words are numbered from 3 up in the order of their first occurrence. `memory`: bytes that learning
+    them may take.
     """
 
-    def __init__(self, hashes: np.ndarray, ids: np.ndarray, learn: bool, documents: bool) -> None:
-        self.hashes, self.ids, self.learn, self.documents = hashes, ids, learn, documents
+    def __init__(
+        self, hashes: np.ndarray, ids: np.ndarray, learn: bool, documents: bool, memory: int | None = None
+    ) -> None:
+        self.hashes, self.ids, self.learn, self.documents, self.memory = hashes, ids, learn, documents, memory
         self.state = np.zeros(text_kernels.STATE_FIELDS, np.int64)
         self.state[text_kernels.WORDS] = len(SPECIAL)
-        self.counts = np.zeros(len(ids) // 2 if learn else 1, np.int64)  # the table is never more than half full
+        self.counts = np.zeros(len(ids) // 2 if learn else 1, np.uint32)  # the table is never more than half full
         self.starts = np.zeros(len(ids) // 2 + 1 if learn else 1, np.int64)  # of words in the pool
         self.pool = np.empty(1 << 20 if learn else 1, np.uint8)
         self.out = np.empty(0, np.uint32)
@@ -149,14 +156,27 @@ class _Encoder:
             if status == text_kernels.TABLE_FULL:
                 self._grow_table()
             else:
-                self.pool = np.concatenate([self.pool, np.empty(max(len(self.pool), len(data)), np.uint8)])
+                self._grow_pool(max(len(self.pool), len(data)))
+
+    def _check_memory(self, entries: int, pool: int) -> None:
+        """Raise an error if a table and a pool of these sizes would take too much memory."""
+        if self.memory is not None and entries * ENTRY_BYTES + pool * POOL_COPIES > self.memory:
+            raise SettingsError(
+                f"the text has too many different words for --memory: {self.words:,} were read by one thread, whose "
+                f"share is {self.memory >> 20:,} MB; give more --memory, fewer --threads, or a vocabulary (--vocab)"
+            )
+
+    def _grow_pool(self, more: int) -> None:
+        self._check_memory(len(self.ids), len(self.pool) + more)
+        self.pool = np.concatenate([self.pool, np.empty(more, np.uint8)])
 
     def _grow_table(self) -> None:
         size = 2 * len(self.ids)
+        self._check_memory(size, len(self.pool))
         hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
         text_kernels.rehash(self.hashes, self.ids, hashes, ids)
         self.hashes, self.ids = hashes, ids
-        self.counts = np.concatenate([self.counts, np.zeros(len(self.counts), np.int64)])
+        self.counts = np.concatenate([self.counts, np.zeros(len(self.counts), np.uint32)])
         self.starts = np.concatenate([self.starts, np.zeros(len(self.starts), np.int64)])
 
     @property
@@ -167,23 +187,37 @@ class _Encoder:
     def documents_read(self) -> int:
         return int(self.state[text_kernels.DOCUMENTS])
 
-    def hashes_of_words(self) -> np.ndarray:
-        """The hash of every learned word, in the order of their numbers. uint64"""
-        learned = (self.ids >= len(SPECIAL)) & (self.ids < self.state[text_kernels.WORDS])
-        hashes = np.empty(int(self.state[text_kernels.WORDS]) - len(SPECIAL), np.uint64)
-        hashes[self.ids[learned] - len(SPECIAL)] = self.hashes[learned]
-        return hashes
+    @property
+    def words(self) -> int:
+        """Number of words that were learned."""
+        return int(self.state[text_kernels.WORDS]) - len(SPECIAL)
 
-    def spelling(self, number: int) -> bytes:
-        return self.pool[self.starts[number] : self.starts[number + 1]].tobytes()
+    def take_words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What was learned, by the words' numbers: hashes, counts, and in the pool of bytes where each begins, and one
+        more end. The table is given up."""
+        first, last = len(SPECIAL), len(SPECIAL) + self.words
+        learned = (self.ids >= first) & (self.ids < last)
+        hashes = np.empty(self.words, np.uint64)
+        hashes[self.ids[learned] - first] = self.hashes[learned]
+        self.hashes, self.ids = np.empty(0, np.uint64), np.empty(0, np.uint32)
+        return hashes, self.counts[first:last], self.pool[: self.starts[last]], self.starts[first : last + 1]
+
+    def forget_words(self) -> None:
+        self.counts, self.starts, self.pool = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint8)
 
 
-def encode_files(sources: Sources, vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory) -> Text:
-    """Encode text with a given vocabulary; words outside it become `<UNK>`."""
-    return encode_blocks(_read_ahead(_blocks(sources, vocabulary)), vocabulary, advance, join)
+def encode_files(
+    sources: Sources, vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory,
+    on_error: str = "fail", notify: Notify = ignore,
+) -> Text:  # fmt: skip
+    """Encode text with a given vocabulary; words outside it become `<UNK>`. `on_error`: see `files.ON_ERROR`."""
+    bad = BadLines(on_error)
+    text = encode_blocks(_blocks(sources, bad, vocabulary), vocabulary, advance, join)
+    bad.report(names(sources), notify)
+    return replace(text, bad_lines=bad.count)
 
 
-def as_lines(sentences: Sentences, vocabulary: Vocabulary | None = None) -> Iterator[str]:
+def as_lines(sentences: Sentences, vocabulary: Vocabulary | None = None, on_error: str = "fail") -> Iterator[str]:
     """Sentences as strings. A sentence is a string, a list of words, or an array of word ids.
 
     `sentences` are any iterable of them, or the path of a file with one a line. `vocabulary` has the words of ids.
@@ -191,11 +225,13 @@ def as_lines(sentences: Sentences, vocabulary: Vocabulary | None = None) -> Iter
     if isinstance(sentences, str | bytes):
         raise InputError(f"a {type(sentences).__name__} where sentences are expected; put it into a list")
     if isinstance(sentences, os.PathLike):
-        for lines in read_lines(Path(sentences)):
+        for lines in read_lines(Path(sentences), BadLines(on_error)):
             yield from lines
         return
-    if not isinstance(sentences, Iterable):
+    if not isinstance(sentences, Iterable) or getattr(sentences, "shape", None) == ():
         raise InputError(f"{type(sentences).__name__} is no text; expected sentences, or the path of a file")
+    if isinstance(sentences, Mapping | Set) or hasattr(sentences, "columns"):
+        raise InputError(f"a {type(sentences).__name__} where sentences are expected; give a list, or one column of it")
     for number, sentence in enumerate(sentences):
         yield _as_line(sentence, number, vocabulary)
 
@@ -204,7 +240,7 @@ def _as_line(sentence: Sentence, number: int, vocabulary: Vocabulary | None) -> 
     if isinstance(sentence, str):
         return sentence
     words = sentence.tolist() if isinstance(sentence, np.ndarray) else sentence
-    if isinstance(words, list | tuple) and vocabulary is not None and all(isinstance(word, int) for word in words):
+    if isinstance(words, list | tuple) and vocabulary is not None and all(map(_is_id, words)):
         wrong = [word for word in words if not 0 <= word < len(vocabulary)]
         if wrong:
             raise InputError(f"sentence {number}: id {wrong[0]}; expected ids below {len(vocabulary):,}")
@@ -216,24 +252,49 @@ def _as_line(sentence: Sentence, number: int, vocabulary: Vocabulary | None) -> 
     return " ".join(words)
 
 
-def _blocks(sources: Sources, vocabulary: Vocabulary | None = None, whole_lines: bool = False) -> Iterator[bytes]:
+def _is_id(word: object) -> bool:
+    return isinstance(word, int | np.integer) and not isinstance(word, bool)
+
+
+def _blocks(sources: Sources, bad: BadLines, vocabulary: Vocabulary | None = None) -> Iterator[bytes]:
     """Blocks of UTF-8 text, of files or of sentences."""
     if are_files(sources):
-        yield from read_blocks(find_files(sources), whole_lines)
+        yield from _read_ahead(read_blocks(find_files(sources), bad))
         return
-    lines = iter(as_lines(cast("Iterable[Sentence]", sources), vocabulary))
-    while some := list(islice(lines, LINES_PER_BLOCK)):
-        block = _joined(some, "\n")
-        if b"\0" in block:
+    number = 1
+    for some in _batches(as_lines(cast("Iterable[Sentence]", sources), vocabulary)):
+        block = _joined(some, "\n", strict=bad.on_error == "fail")
+        if bad.on_error != "fail":
+            block = bad.check(block, names(sources), number)
+        elif b"\0" in block:
             raise InputError("a sentence has a NUL character; expected text")
-        yield block
+        number += len(some)
+        if block:
+            yield block
 
 
-def _joined(lines: Iterable[str], separator: str) -> bytes:
-    """Sentences as UTF-8 text, one a line; line breaks inside a sentence are white space."""
+def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Lines, some at a time."""
+    some: list[str] = []
+    size = 0
+    for line in lines:
+        some.append(line)
+        size += len(line) + 1
+        if size >= BLOCK:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _joined(lines: Iterable[str], separator: str, strict: bool = True) -> bytes:
+    """Sentences as UTF-8 text, one a line; line breaks inside a sentence are white space.
+
+    Without `strict`, what is no character becomes bytes that are not UTF-8.
+    """
     text = separator.join(line.replace("\n", " ") for line in lines) + "\n"
     try:
-        return text.encode()
+        return text.encode(errors="strict" if strict else "surrogatepass")
     except UnicodeEncodeError as error:
         raise InputError(f"a sentence has {text[error.start]!r}, which is no character; expected text") from None
 
@@ -271,36 +332,53 @@ def read_corpus(
     documents: bool = False,
     threads: int = 1,
     join: Join = in_memory,
+    on_error: str = "fail",
+    memory: int | None = None,
+    notify: Notify = ignore,
 ) -> tuple[Text, Vocabulary]:
     """Read a training text once, learn its vocabulary, and encode it.
 
     Each thread numbers the words that it reads. In the end these numbers are replaced by the ids of the vocabulary, so
     the result does not depend on the number of threads. Documents are read by one thread: they may span blocks.
+    `memory`: bytes that learning the words may take, in all threads together. `on_error`: see `files.ON_ERROR`.
     """
-    encoders = [_Encoder(*word_table(), learn=True, documents=documents) for _ in range(1 if documents else threads)]
+    threads = 1 if documents else threads
+    share = None if memory is None else memory // threads
+    encoders = [_Encoder(*word_table(), learn=True, documents=documents, memory=share) for _ in range(threads)]
     idle: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(encoders)):
         idle.put(number)
 
-    def encode(block: bytes) -> tuple[int, int, list[np.ndarray]]:
+    def encode(block: bytes) -> tuple[bytes, int, list[np.ndarray]]:
         number = idle.get()
-        made = list(encoders[number].encode(block))
-        idle.put(number)
-        return len(block), number, made
+        try:
+            if not documents:
+                encoders[number].state[text_kernels.IN_SENTENCE] = 0
+            return block, number, list(encoders[number].encode(block))
+        finally:  # after an error too, or other threads would wait for ever
+            idle.put(number)
 
     chunks: list[tuple[int, int]] = []  # (number of the encoder, tokens)
+    bad, continued = BadLines(on_error), 0
 
     def encoded() -> Iterator[np.ndarray]:
-        blocks = _read_ahead(_blocks(sources, whole_lines=not documents))
-        for size, number, made in parallel.ordered(encode, blocks, len(encoders)):
+        nonlocal continued
+        inside = False  # of a sentence that goes on in the next block
+        for block, number, made in parallel.ordered(encode, _blocks(sources, bad), threads):
+            began = any(map(len, made))
+            if inside:
+                made = _continue_sentence(made, block.endswith(b"\n"))
+                continued += began
+            inside = not documents and not block.endswith(b"\n") and (inside or began)
             chunks.extend((number, len(chunk)) for chunk in made)
             yield from made
-            advance(size)
+            advance(len(block))
 
     tokens = join(encoded())
+    bad.report(names(sources), notify)
     if not any(encoder.sentences for encoder in encoders):
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
-    words, ids = _merge(encoders, min_count, max_words)
+    lines, ids = _merge(encoders, min_count, max_words)
     ends = np.cumsum([length for _, length in chunks]).tolist()
 
     def renumber(chunk: int) -> None:
@@ -308,34 +386,113 @@ def read_corpus(
         part = tokens[ends[chunk] - length : ends[chunk]]
         part[:] = ids[number][part]
 
-    parallel.run(renumber, range(len(chunks)), len(encoders))
-    n_documents = sum(encoder.documents_read for encoder in encoders)
-    text = Text(tokens, sum(encoder.sentences for encoder in encoders), n_documents if documents else None)
-    return text, Vocabulary(words, closed, documents)
+    parallel.run(renumber, range(len(chunks)), threads)
+    sentences = sum(encoder.sentences for encoder in encoders) - continued
+    n_documents = sum(encoder.documents_read for encoder in encoders) if documents else None
+    return Text(tokens, sentences, n_documents, bad.count), Vocabulary.of_lines(lines, closed, documents)
 
 
-def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> tuple[list[str], list[np.ndarray]]:
-    """The words to keep, by decreasing count and then spelling, and the id of each encoder's numbers."""
-    learned = [int(encoder.state[text_kernels.WORDS]) for encoder in encoders]
-    hashes = [encoder.hashes_of_words() for encoder in encoders]
-    distinct, where = np.unique(np.concatenate(hashes), return_inverse=True)
-    counts = np.bincount(where, np.concatenate([e.counts[3:n] for e, n in zip(encoders, learned, strict=True)]))
+def _continue_sentence(made: list[np.ndarray], ends: bool) -> list[np.ndarray]:
+    """The tokens of a block that goes on in a sentence, without its `<S>`. `ends`: the block ends the line."""
+    tokens = np.concatenate(made)
+    return [tokens[1:] if len(tokens) else np.full(int(ends), END, np.uint32)]
+
+
+def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> tuple[bytes, list[np.ndarray]]:
+    """The words to keep, one a line, by decreasing count and then spelling; and the id of each encoder's numbers."""
+    sizes = [encoder.words for encoder in encoders]
+    hashes, counts, pool, starts, ends = _take_words(encoders)
+    order = np.argsort(hashes, kind="stable")
+    new = np.append(True, np.diff(hashes[order]) != 0)[: len(order)]  # where another word begins in this order
+    del hashes
+    first = order[new]  # of each word, a number that it has
+    word_of = np.empty(len(order), np.uint32)  # of each number
+    word_of[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
+    counts = np.add.reduceat(counts[order], np.flatnonzero(new), dtype=np.int64) if len(order) else counts
+    del order, new
     kept = np.flatnonzero(counts >= max(min_count, 1))
-    first = np.full(len(distinct), -1, np.int64)
-    first[where[::-1]] = np.arange(len(where))[::-1]
-    starts = np.concatenate([[0], np.cumsum([len(h) for h in hashes])])
-    by_encoder = np.searchsorted(starts, first[kept], "right") - 1
-    numbers = first[kept] - starts[by_encoder] + len(SPECIAL)
-    spelled = [
-        (-n, encoders[e].spelling(number), i)
-        for n, e, number, i in zip(
-            counts[kept].astype(np.int64).tolist(), by_encoder.tolist(), numbers.tolist(), kept.tolist(), strict=True
-        )
-    ]
-    spelled.sort()  # UTF-8 bytes sort like their characters
-    spelled = spelled[:max_words]
-    final = np.full(len(distinct), UNKNOWN, np.uint32)
-    final[[i for _, _, i in spelled]] = np.arange(3, 3 + len(spelled))
+    starts, ends, counts = starts[first[kept]], ends[first[kept]], counts[kept]
+    chosen = _by_count_and_spelling(counts, pool, starts, ends)[:max_words]
+    final = np.full(len(first), UNKNOWN, np.uint32)
+    final[kept[chosen]] = np.arange(len(SPECIAL), len(SPECIAL) + len(chosen))
     special = np.array([BEGIN, END, UNKNOWN], np.uint32)
-    ids = [np.concatenate([special, final[where[a:b]]]) for a, b in pairwise(starts)]
-    return [word.decode() for _, word, _ in spelled], ids
+    edges = np.cumsum([0, *sizes])
+    ids = [np.concatenate([special, final[word_of[a:b]]]) for a, b in pairwise(edges)]
+    return _joined_words(pool, starts[chosen], ends[chosen]), ids
+
+
+def _take_words(encoders: list[_Encoder]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Hashes and counts of the words of all encoders, a pool of bytes, and where each word begins and ends there."""
+    taken = [encoder.take_words() for encoder in encoders]
+    offsets = np.cumsum([0, *(len(pool) for _, _, pool, _ in taken)])
+    hashes, counts, pool = (np.concatenate([words[i] for words in taken]) for i in range(3))
+    starts = np.concatenate([words[3][:-1] + offset for words, offset in zip(taken, offsets[:-1], strict=True)])
+    ends = np.concatenate([words[3][1:] + offset for words, offset in zip(taken, offsets[:-1], strict=True)])
+    for encoder in encoders:
+        encoder.forget_words()
+    return hashes, counts, pool, starts, ends
+
+
+def _by_count_and_spelling(counts: np.ndarray, pool: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The order of words by decreasing count and then by their bytes, which sort like their characters.
+
+    Eight bytes are compared at a time, of words that are still tied: Python's bytes would take much more memory.
+    """
+    order = np.argsort(-counts, kind="stable")
+    new = np.append(True, np.diff(counts[order]) != 0)[: len(order)]  # where a word differs from the one before
+    at = 0
+    while len(tied := np.flatnonzero(~(new & np.append(new[1:], True)))):
+        words, keys = order[tied], np.zeros(len(tied), np.uint64)
+        for i in range(at, at + 8):
+            place = starts[words] + i
+            keys = (keys << np.uint64(8)) | np.where(place < ends[words], pool[np.minimum(place, len(pool) - 1)], 0)
+        by_key = np.lexsort((keys, np.cumsum(new)[tied]))
+        order[tied], keys = words[by_key], keys[by_key]
+        new[tied[1:]] |= np.diff(keys) != 0
+        at += 8
+    return order
+
+
+def _joined_words(pool: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> bytes:
+    """Words of the pool, one a line."""
+    data, made = memoryview(pool.data), []
+    for some in range(0, len(starts), WORDS_PER_JOIN):
+        part = slice(some, some + WORDS_PER_JOIN)
+        spelled = (data[a:b] for a, b in zip(starts[part].tolist(), ends[part].tolist(), strict=True))
+        made.append(b"\n".join([*spelled, b""]))
+    return b"".join(made)
+
+
+def read_vocabulary(
+    path: Path, closed: bool = False, document: bool = False, on_error: str = "fail", memory: int | None = None,
+    notify: Notify = ignore,
+) -> Vocabulary:  # fmt: skip
+    """Read a user's vocabulary, one word a line; repeats and special words are dropped.
+
+    `memory`: bytes that this may take. `on_error`: see `files.ON_ERROR`.
+    """
+    bad, last, number = BadLines(on_error), END, 1
+    encoder = _Encoder(*word_table(), learn=True, documents=False, memory=memory)
+    for block in read_blocks([str(path)], bad):
+        tokens = np.concatenate([[last], *encoder.encode(block)])
+        is_word = tokens > END
+        if (is_word[1:] & is_word[:-1]).any():
+            raise _several_words(path, block, number)
+        last, number = tokens[-1], number + block.count(b"\n")
+    bad.report(str(path), notify)
+    if not encoder.words:
+        raise InputError(f"the vocabulary {path} holds no words; expected one word a line")
+    _, _, pool, starts = encoder.take_words()
+    return Vocabulary.of_lines(_joined_words(pool, starts[:-1], starts[1:]), closed, document)
+
+
+def _several_words(path: Path, block: bytes, number: int) -> InputError:
+    """The error of a vocabulary that has a line of several words in this block, which begins with that line number."""
+    for i, line in enumerate(block.decode().split("\n")):
+        words = split_words(line)
+        if len(words) > 1:
+            return InputError(
+                f"{path}, line {number + i}: {len(words)} words, {shown(words[0])} and {shown(words[1])} among them; "
+                f"expected a vocabulary, one word a line"
+            )
+    return InputError(f"{path}, line {number}: several words; expected a vocabulary, one word a line")

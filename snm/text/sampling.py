@@ -35,10 +35,11 @@ def _pieces(text: Text) -> Iterator[tuple[int, int]]:
     """Ranges of PIECE tokens, each extended to the end of its last segment."""
     start = 0
     while start < len(text.tokens):
-        stop = start + encoding.PIECE
+        stop = min(start + encoding.PIECE, len(text.tokens))
         while stop < len(text.tokens) and text.tokens[stop] != BEGIN:
-            stop += 1
-        yield start, min(stop, len(text.tokens))
+            begins = text.tokens[stop : stop + encoding.PIECE] == BEGIN
+            stop += int(begins.argmax()) if begins.any() else len(begins)
+        yield start, stop
         start = stop
 
 

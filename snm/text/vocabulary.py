@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from snm.arguments import flag, shown
 from snm.errors import InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
@@ -34,10 +35,20 @@ class Vocabulary:
 
     begin, end, unknown = BEGIN, END, UNKNOWN
 
-    def __init__(self, words: Iterable[str], closed: bool = False, document: bool = False) -> None:
+    def __init__(self, words: Iterable[str], *, closed: bool = False, document: bool = False) -> None:
         """`words`: all but the three special ones, in the order of their ids. `document`: `<S>` opens a document."""
-        self._lines = "".join(word + "\n" for word in (*SPECIAL, *words)).encode()
-        self.closed, self.document = closed, document
+        listed = [*SPECIAL, *_as_words(words)]
+        for word in listed:
+            if not isinstance(word, str) or not word or "\n" in word:
+                raise InputError(f"{shown(word)} is no word; expected strings without line breaks")
+        if len(set(listed)) < len(listed):
+            raise InputError(f"a word is there twice, or is {', '.join(SPECIAL)}; expected each once, without these")
+        try:
+            self._lines = "".join(word + "\n" for word in listed).encode()
+        except UnicodeEncodeError as error:
+            wrong = error.object[error.start]
+            raise InputError(f"a word has {wrong!r}, which is no character; expected text") from None
+        self.closed, self.document = flag("closed", closed), flag("document", document)
         self._size = self._lines.count(b"\n")
 
     def __len__(self) -> int:
@@ -70,26 +81,53 @@ class Vocabulary:
         return {w: i for i, w in enumerate(self.words)} | dict.fromkeys(ALIASES_OF_UNKNOWN, UNKNOWN)
 
     def id_of(self, word: str) -> int:
+        """The id of a word; that of `<UNK>` for other words."""
+        if not isinstance(word, str):
+            raise InputError(f"{shown(word)} is no word; expected a string")
         return self.ids.get(word, UNKNOWN)
 
-    def ids_of(self, words: Sequence[str]) -> np.ndarray:
-        return np.array([self.id_of(word) for word in words], np.uint32)
+    def ids_of(self, words: Iterable[str]) -> np.ndarray:
+        """The ids of words. (words,) uint32"""
+        return np.array([self.id_of(word) for word in _as_words(words)], np.uint32)
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
         """See `word_table`."""
         return word_table(self._lines.split(b"\n", len(SPECIAL))[-1])
 
+    def drop_table(self) -> None:
+        """Give up the memory of `table`, which is made again where it is needed."""
+        self.__dict__.pop("table", None)
+
     def write(self, path: Path) -> None:
         path.write_bytes(self._lines)
 
     @classmethod
-    def read(cls, path: Path, closed: bool, document: bool) -> Vocabulary:
-        """Read a file that `write` wrote."""
-        vocabulary = cls([], closed, document)
-        vocabulary._lines = path.read_bytes()
+    def of_lines(cls, lines: bytes, closed: bool, document: bool) -> Vocabulary:
+        """The vocabulary of words, one a line, all but the special ones, that are known to be different."""
+        vocabulary = cls([], closed=closed, document=document)
+        vocabulary._lines += lines
         vocabulary._size = vocabulary._lines.count(b"\n")
         return vocabulary
+
+    @classmethod
+    def read(cls, path: Path, words: int, closed: bool, document: bool) -> Vocabulary:
+        """Read a file of `words` words that `write` wrote; a ValueError says what else it is."""
+        vocabulary = cls([], closed=closed, document=document)
+        special, lines = vocabulary._lines, path.read_bytes()
+        vocabulary._lines, vocabulary._size = lines, lines.count(b"\n")
+        if vocabulary._size != words:
+            raise ValueError(f"{vocabulary._size:,} words; expected {words:,}")
+        if not lines.startswith(special) or not lines.endswith(b"\n") or b"\n\n" in lines:
+            raise ValueError(f"expected {', '.join(SPECIAL)} and then one word a line")
+        lines.decode()  # UnicodeDecodeError is a ValueError
+        return vocabulary
+
+
+def _as_words(words: Iterable[str]) -> Iterable[str]:
+    if isinstance(words, str | bytes) or not isinstance(words, Iterable) or getattr(words, "shape", 1) == ():
+        raise InputError(f"words is {shown(words)}; expected a list of words")
+    return words
 
 
 def word_table(lines: bytes = b"") -> tuple[np.ndarray, np.ndarray]:
@@ -111,25 +149,3 @@ def _ends(lines: bytes) -> tuple[np.ndarray, np.ndarray]:
     """The bytes of lines (uint8), and where each line ends (int64)."""
     data = np.frombuffer(lines, np.uint8)
     return data, np.flatnonzero(data == ord("\n"))
-
-
-def read_word_list(path: Path) -> list[str]:
-    """Read a user's vocabulary, one word a line; repeats and special words are dropped."""
-    try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise InputError(f"cannot read the vocabulary {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"the vocabulary {path} is not UTF-8 (byte {error.start}); convert it first") from error
-    words: dict[str, None] = {}
-    for number, line in enumerate(lines, 1):
-        parts = split_words(line)
-        if len(parts) > 1:
-            raise InputError(
-                f"{path}, line {number}: {line.strip()!r} has {len(parts)} words; expected one word a line"
-            )
-        if parts and parts[0] not in ALIASES_OF_UNKNOWN:
-            words.setdefault(parts[0])
-    if not words:
-        raise InputError(f"the vocabulary {path} holds no words; expected one word a line")
-    return list(words)

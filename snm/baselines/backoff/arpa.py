@@ -6,9 +6,9 @@ length are the contexts of the next, and the links of a context with its words a
 
 from __future__ import annotations
 
-import lzma
-import zlib
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -16,21 +16,23 @@ from typing import IO
 import numpy as np
 
 from snm import storage
+from snm.arguments import file_path, functions, shown
 from snm.baselines.backoff.model import BackoffModel
 from snm.counts.index import build_row_index
-from snm.errors import FormatError, SettingsError
+from snm.errors import FormatError, InputError, SettingsError
 from snm.features.extraction import Extractor
 from snm.features.specification import MAX_WORDS, FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.manifest import describe_rows
-from snm.progress import Advance, ignore
-from snm.text.files import open_text
-from snm.text.vocabulary import Vocabulary
+from snm.model import LanguageModel
+from snm.progress import Advance, Notify, Progress, ignore, silent
+from snm.text.files import BadLines, file_lines
+from snm.text.vocabulary import Vocabulary, has_white_space
 
 NAMES = {BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
 LINES_PER_WRITE = 1 << 16
-MAX_LINE = BLOCK = 1 << 20
+MAX_DIGITS = 18  # of a number of n-grams
 LOG_ZERO = -99.0  # log10 of probability 0, by convention
 
 
@@ -85,10 +87,44 @@ def _lines(level: Level, part: slice, names: list[str], last: bool) -> Iterator[
         yield f"{p:.7g}\t{text}\n" if last or words[-1] == END else f"{p:.7g}\t{text}\t{backoff:.7g}\n"
 
 
-def read_arpa(path: str | Path, output: str | Path, force: bool = False, advance: Advance = ignore) -> BackoffModel:
+def export_arpa(
+    model: LanguageModel, path: str | Path, *, progress: Progress = silent, notify: Notify = ignore
+) -> None:
+    """Write a backoff model as an ARPA file. A file of that name is replaced when the new one is complete."""
+    if not isinstance(model, BackoffModel):
+        what = model.path if isinstance(model, LanguageModel) else shown(model)
+        raise SettingsError(f"{what} is not a backoff model; only those (kn, katz, sbo) can be written as ARPA")
+    functions(progress=progress, notify=notify)
+    name = str(file_path("path", path))
+    with progress("exporting", len(model.targets) + 1) as advance, storage.replaced_file(name, notify) as stream:
+        write_arpa(model, stream, advance)
+
+
+class ArpaModel(BackoffModel):
+    """A backoff model that was opened as an ARPA file.
+
+    The file is converted to a model in the system's temporary folder. Its arrays stay mapped; the folder is removed at
+    once, on Windows when the program ends.
+    """
+
+    def __init__(self, path: str | Path, *, progress: Progress = silent) -> None:
+        folder = Path(tempfile.mkdtemp())
+        try:
+            super().__init__(import_arpa(path, folder / "model", progress=progress).path)
+        finally:
+            storage.remove_folder(folder)
+        self.path = Path(path)
+
+
+def import_arpa(
+    path: str | Path, output: str | Path, *, force: bool = False, progress: Progress = silent, notify: Notify = ignore
+) -> BackoffModel:
     """Convert an ARPA file to a model, whose vocabulary is closed if the file has no `<unk>`."""
-    with storage.ModelWriter(output, force) as writer:
-        vocabulary, read = _parse(Path(path), advance)
+    functions(progress=progress, notify=notify)
+    path = file_path("path", path)
+    with storage.ModelWriter(output, force, notify) as writer:
+        with progress("importing", 0) as advance:
+            vocabulary, read = _parse(path, advance)
         spec = FeatureSpec(f"ngram(0..{len(read) - 1})")
         n_links = sum(len(level.words) for level in read)
         extractor = Extractor(spec, KeyLayout.for_work(len(vocabulary), len(spec.types), n_links), vocabulary)
@@ -111,7 +147,7 @@ def read_arpa(path: str | Path, output: str | Path, force: bool = False, advance
         vocabulary.write(writer.folder / storage.VOCABULARY)
         by_type = np.bincount(extractor.layout.type_of(features), minlength=len(spec.types))
         writer.finish(describe_rows(extractor, by_type, len(targets), BackoffModel.kind, {
-            "text": {"sentences": 0, "tokens": 0, "oov": 0}, "index": index.description,
+            "text": {"sentences": 0, "tokens": 0, "oov": 0, "bad_lines": 0}, "index": index.description,
             "estimation": {"model": "arpa", "file": Path(path).name},
         }))  # fmt: skip
     return BackoffModel(output)
@@ -120,8 +156,7 @@ def read_arpa(path: str | Path, output: str | Path, force: bool = False, advance
 def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
     read: list[Level] = []
     ids: dict[str, int] = {}
-    with open_text(str(path)) as raw:
-        lines = _text_lines(raw, path)
+    with closing(_text_lines(path, advance)) as lines:
         expected = _header(lines, path)
         for length, n in enumerate(expected, 1):
             words, values, found = np.zeros((0, length), np.uint32), np.zeros((0, 2)), 0
@@ -135,6 +170,8 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                     more = min(n, max(1024, 2 * found))
                     words, values = np.resize(words, (more, length)), np.resize(values, (more, 2))
                 if length == 1:
+                    if not gram[0] or has_white_space(gram[0]):
+                        raise FormatError(f"{path}: a 1-gram is {_short(gram[0])!r}; expected a word")
                     ids.setdefault(gram[0], len(ids))
                 try:
                     words[found] = [ids[word] for word in gram]
@@ -145,7 +182,6 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                         f"1-grams"
                     ) from None
                 found += 1
-                advance(1)
             if found != n:
                 raise FormatError(f"{path}: {found:,} {length}-grams; expected {n:,}, as its header says")
             if length == 1 and len(ids) != n:
@@ -158,6 +194,11 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                     f"finite numbers, the first not above 0"
                 )
             read.append(Level(words[:n], values[:n, 0], values[:n, 1]))
+        end = next((line.strip() for line in lines if line.strip()), "the end of the file")
+        if end != "\\end\\":
+            raise FormatError(f"{path}: found {_short(end)!r} after the {len(read)}-grams; expected \\end\\")
+    if not any(word not in ("<s>", "<S>") for word in ids):
+        raise FormatError(f"{path} has no words; expected 1-grams")
     return _renumber(ids, read)
 
 
@@ -165,22 +206,14 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-def _text_lines(raw: IO[bytes], path: Path) -> Iterator[str]:
-    """Lines of a file, without their ends; an error of the file is one of its format."""
-    rest, data = b"", b"\n"
+def _text_lines(path: Path, advance: Advance) -> Generator[str, None, None]:
+    """Lines of a file, without their ends; an error of the file is one of its format. `advance` receives bytes."""
     try:
-        while data:
-            data = raw.read(BLOCK)
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > MAX_LINE:
-                raise FormatError(f"{path}: a line of more than {MAX_LINE:,} bytes; expected an ARPA file")
-            for line in lines:
-                yield line.decode()
-        yield rest.decode()
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is not UTF-8 ({error.reason}); expected an ARPA file as text") from None
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise FormatError(f"cannot read {path}: {error}; is it cut short?") from error
+        for lines in file_lines(str(path), BadLines(advice="expected an ARPA file as text")):
+            advance(len("\n".join(lines).encode()) + 1)
+            yield from lines
+    except InputError as error:
+        raise FormatError(str(error)) from error
 
 
 def _renumber(ids: dict[str, int], read: list[Level]) -> tuple[Vocabulary, list[Level]]:
@@ -188,7 +221,7 @@ def _renumber(ids: dict[str, int], read: list[Level]) -> tuple[Vocabulary, list[
     special = {"<s>": BEGIN, "</s>": END, "<unk>": UNKNOWN, "<S>": BEGIN, "</S>": END, "<UNK>": UNKNOWN}
     plain = [word for word in ids if word not in special]
     closed = not any(special.get(word) == UNKNOWN for word in ids)
-    vocabulary = Vocabulary(plain, closed)
+    vocabulary = Vocabulary(plain, closed=closed)
     places = {word: i for i, word in enumerate(plain, len(SPECIAL))}
     final = np.array([special.get(word, places.get(word, 0)) for word in ids], np.uint32)
     for level in read:
@@ -202,7 +235,7 @@ def _header(lines: Iterator[str], path: Path) -> list[int]:
         text = line.strip()
         if text.startswith("ngram "):
             number = text.partition("=")[2].strip()
-            if not number.isdecimal() or len(counts) == MAX_WORDS:
+            if not number.isdecimal() or len(number) > MAX_DIGITS or len(counts) == MAX_WORDS:
                 raise FormatError(
                     f"{path}: cannot read {_short(text)!r}; expected up to {MAX_WORDS} lines ngram N=COUNT"
                 )
@@ -211,14 +244,17 @@ def _header(lines: Iterator[str], path: Path) -> list[int]:
             return counts
         elif counts or (text and text != "\\data\\"):
             break
-    raise FormatError(f"{path} is not an ARPA file; expected \\data\\ and lines such as 'ngram 1=1000' first")
+    raise FormatError(
+        f"{path} is neither a model nor an ARPA file; expected a folder that snm train wrote, "
+        f"or a file that begins with \\data\\ and lines such as 'ngram 1=1000'"
+    )
 
 
 def _section(lines: Iterator[str], length: int, path: Path) -> Iterator[str]:
     for line in lines:
         if line.strip():
             if line.strip() != f"\\{length}-grams:":
-                raise FormatError(f"{path}: found {line.strip()!r}; expected \\{length}-grams:")
+                raise FormatError(f"{path}: found {_short(line.strip())!r}; expected \\{length}-grams:")
             break
     for line in lines:
         text = line.rstrip("\r\n")
@@ -245,10 +281,3 @@ def _backoffs(extractor: Extractor, read: list[Level], features: np.ndarray, pat
             raise FormatError(f"{path}: an n-gram that begins no longer one has a backoff weight; expected 0 or none")
         backoffs[rows[found]] = 10.0 ** level.backoffs[found]
     return backoffs
-
-
-def require_backoff(model: object, path: str) -> BackoffModel:
-    """The model, if it is a backoff model; else raise an error."""
-    if not isinstance(model, BackoffModel):
-        raise SettingsError(f"{path} is not a backoff model; only those (kn, katz, sbo) can be written as ARPA")
-    return model

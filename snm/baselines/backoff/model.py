@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -10,9 +11,36 @@ from snm import parallel
 from snm.counts.index import build_row_index
 from snm.errors import FormatError
 from snm.kernels import backoff as backoff_kernels
+from snm.kernels import backoff_beams as beam_kernels
 from snm.kernels import row_index as row_kernels
+from snm.layouts.beams import BACKOFF_ARRAYS, BACKOFF_RECORD
 from snm.layouts.counts import RowIndex
+from snm.scoring.beams import BeamScorer
 from snm.scoring.model import RowModel
+
+
+class BackoffBeams(BeamScorer):
+    """`expand` and `step` of a backoff model."""
+
+    def __init__(self, model: BackoffModel) -> None:
+        i = model.index
+        self._scalars = {
+            "n_rows": len(i.features),
+            "n_entries": len(i.directory),
+            "n_links": len(model.targets),
+            "low": i.low,
+            "shift": i.shift,
+        }
+        values = model.link_probabilities, model.backoffs
+        self._arrays = i.features, i.directory, model.offsets, model.targets, *values, model.extractor.templates
+        super().__init__(model.extractor, beam_kernels.kernels_of(i.directory.dtype.name))
+
+    def record(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        record, orders = np.zeros(1, BACKOFF_RECORD), self.extractor.span + 1
+        for name, value in self._scalars.items():
+            record[name] = value
+        scratch = np.zeros(orders, np.uint64), np.zeros(orders, np.int64)
+        return record, dict(zip(BACKOFF_ARRAYS, (*self._arrays, *scratch), strict=True))
 
 
 class BackoffModel(RowModel):
@@ -22,14 +50,20 @@ class BackoffModel(RowModel):
 
     def _open(self) -> None:
         super()._open()
-        m = self.manifest["index"]
-        self.backoffs, self.link_probabilities = self._array("backoffs"), self._array("probabilities")
-        self.offsets, self.targets = self._array("offsets"), self._array("targets")
-        self.index = RowIndex(self._array("features"), self._array("index"), np.uint64(m["low"]), np.uint64(m["shift"]))
-        if (len(self.backoffs) + 1, len(self.link_probabilities)) != (len(self.offsets), len(self.targets)):
+        low, shift = self.manifest["index"]["low"], self.manifest["index"]["shift"]
+        self.backoffs, self.link_probabilities = self._array("backoffs", "<f4"), self._array("probabilities", "<f4")
+        self.offsets, self.targets = self._array("offsets", "<i8"), self._array("targets", "<u4")
+        features, directory = self._array("features", "<u8"), self._array("index", "<u4", "<u8")
+        rows, links, last = len(features), len(self.targets), (int(features[-1]) - low) >> shift
+        if (
+            (len(self.backoffs), len(self.offsets), len(self.link_probabilities)) != (rows, rows + 1, links)
+            or (self.offsets[0], self.offsets[-1]) != (0, links)
+            or (features[0], len(directory), directory[-1]) != (low, last + 2, rows)
+        ):
             raise FormatError(f"{self.path}: the lengths of its arrays do not match; restore or rebuild the model")
+        self.index = RowIndex(features, directory, np.uint64(low), np.uint64(shift))
 
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+    def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
         out = np.zeros(len(tokens), np.float64)
         values = self.link_probabilities, self.backoffs
 
@@ -40,6 +74,10 @@ class BackoffModel(RowModel):
 
         parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
         return out
+
+    @cached_property
+    def _beams(self) -> BeamScorer:
+        return BackoffBeams(self)
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Targets and probabilities of a row's links."""
@@ -56,7 +94,7 @@ class BackoffModel(RowModel):
         row_kernels.find_rows(keys, self.index, rows)
         return rows
 
-    def distribution(self, context: np.ndarray) -> np.ndarray:
+    def _distribution(self, context: np.ndarray) -> np.ndarray:
         p = np.zeros(len(self.vocabulary), np.float64)
         for row in self._find(self._keys(context))[0]:
             if row >= 0:

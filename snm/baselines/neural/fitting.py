@@ -179,6 +179,15 @@ class Fit:
 
     def restore(self, report: FitReport, arrays: dict[str, np.ndarray]) -> None:
         """Resume from the report and the `state` of an interrupted run."""
+        sizes = {name: tuple(value.shape) for name, value in self._weights().items()}
+        for name, value in arrays.items():
+            kind, _, weight = name.partition(".")
+            weight, _, moment = weight.rpartition(".") if kind == "adam" else (weight, "", "")
+            expected = () if moment == "step" else sizes["table" if kind == "squares" else weight]
+            if value.shape != expected or value.dtype != np.float32:
+                raise ValueError(
+                    f"{name} is {value.dtype} of shape {value.shape}; expected float32 of shape {expected}"
+                )
         self.report = report
         tensors = {name: torch.from_numpy(np.array(value)).to(self.network.device) for name, value in arrays.items()}
         for name, value in self._weights().items():

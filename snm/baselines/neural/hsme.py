@@ -18,6 +18,8 @@ class TreeOutput:
 
     def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.tree = Tree(arrays["word_up"], arrays["node_up"])
+        if not self.tree.is_ordered():
+            raise ValueError("a node of the tree precedes its parent")
         self.order = shape["order"]
         table = arrays["table"]
         shift = np.uint64(64 - (len(table) - 1).bit_length())
@@ -44,8 +46,6 @@ class TreeOutput:
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         node_up, word_up = self.tree.node_up, self.tree.word_up
-        unordered = (node_up[1:] >> 1 >= np.arange(1, len(node_up))).any() or node_up[0] != -1
-        yield bool(unordered), "a node of the tree precedes its parent"
         sides = np.concatenate([node_up[1:], word_up[word_up >= 0]])
         yield not np.array_equal(np.sort(sides), np.arange(2 * len(node_up))), "the tree is incomplete"
 

@@ -10,17 +10,18 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from snm import parallel, storage
+from snm import manifest, parallel, storage
+from snm.arguments import choice
 from snm.baselines.neural.tree import Tree
 from snm.devices import device_of
 from snm.errors import FormatError
 from snm.layouts.tokens import BEGIN, END
 from snm.model import LanguageModel
-from snm.text.vocabulary import Vocabulary
 
 ROWS_PER_PRODUCT = 32
 """Rows of every matrix product, sentences or events. The number is fixed, because products of other shapes round
 differently: the score of a sentence must not depend on the other sentences."""
+TREE_ARRAYS = "word_up", "node_up"
 SENTENCES_PER_CALL = 1024  # without a recurrent layer
 
 
@@ -31,6 +32,31 @@ def shape_text(shape: dict[str, Any]) -> str:
         parts.append(f"maximum entropy over hashed n-gram features up to order {shape['order']}")
     output = "a tree of binary decisions" if shape["softmax"] == "tree" else "an adaptive softmax"
     return f"{' with '.join(parts)}, {output}"
+
+
+def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The arrays of a network, see docs/format.md. The parts of its vocabulary are those of `sizes`."""
+    words, hidden, embedding = shape["words"], shape["hidden"], shape["embedding"]
+    vectors = {name: size for name, size in sizes.items() if name.startswith("vectors.")}
+    parts = [size[0] for size in vectors.values()]
+    made: dict[str, list[int]] = {}
+    if hidden:
+        gates = {"rnn": 1, "lstm": 4}[shape["cell"]] * hidden
+        if sum(parts) != words or list(vectors) != [f"vectors.{i}" for i in range(len(parts))]:
+            raise ValueError(f"vectors of {sum(parts)} words; expected {words}")
+        made = {
+            **{name: [n, embedding] for name, n in zip(vectors, parts, strict=True)},
+            "layer.weight_ih_l0": [gates, embedding], "layer.weight_hh_l0": [gates, hidden],
+            "layer.bias_ih_l0": [gates], "layer.bias_hh_l0": [gates],
+        }  # fmt: skip
+    if shape["softmax"] == "adaptive":
+        return made | {
+            "projection": [embedding, hidden], "biases": [words], "parts": [len(parts) - 1, embedding + 1],
+        }  # fmt: skip
+    nodes = words - len({BEGIN, shape["never_a_target"]}) - 1
+    made |= {"word_up": [words], "node_up": [nodes], "starts": [nodes]}
+    made |= {"table": [shape["slots"]], "scales": [shape["order"]]}
+    return made | ({"nodes": [nodes, hidden]} if hidden else {})
 
 
 class Layer(Protocol):
@@ -63,24 +89,20 @@ class NeuralModel(LanguageModel):
 
     def __init__(self, path: str | Path) -> None:
         self.path, self.device = Path(path), "cpu"
-        self.manifest = storage.read_manifest(self.path)
-        try:
+        self.manifest = manifest.read(self.path)
+        with manifest.opening(self.path):
             self._open()
-        except FormatError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"{self.path} is damaged ({error!r}); restore or rebuild the model") from error
 
     def _open(self) -> None:
-        how = self.manifest["vocabulary"]
-        self.vocabulary = Vocabulary.read(self.path / storage.VOCABULARY, how["closed"], how["document"])
-        self.shape = self.manifest["network"]
+        self.vocabulary = manifest.read_vocabulary(self.path, self.manifest)
+        self.shape, sizes = self.manifest["network"], self.manifest["arrays"]
+        known = len(self.vocabulary), self.vocabulary.never_a_target
+        if (self.shape["words"], self.shape["never_a_target"]) != known or sizes != array_shapes(self.shape, sizes):
+            raise FormatError(f"{self.path}: the entries of its network contradict each other; rebuild the model")
         self.arrays = {
-            name: storage.open_array(self.path / f"{name}.npy").reshape(size)
-            for name, size in self.manifest["arrays"].items()
+            name: storage.open_array(self.path / f"{name}.npy", "<i4" if name in TREE_ARRAYS else "<f4").reshape(size)
+            for name, size in sizes.items()
         }
-        if len(self.vocabulary) != self.shape["words"]:
-            raise ValueError(f"{len(self.vocabulary)} words, {self.shape['words']} expected")
         self.layer, self.output = self._parts()
 
     @abstractmethod
@@ -90,7 +112,7 @@ class NeuralModel(LanguageModel):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}: {shape_text(self.shape)}, {len(self.vocabulary):,} words>"
 
-    def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
+    def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
         if self.device == "cuda":
             return self._on_gpu(tokens)
         out = np.zeros(len(tokens), np.float64)
@@ -125,13 +147,13 @@ class NeuralModel(LanguageModel):
             states[firsts[rows] + t + 1] = memory[0][rows]
         return states
 
-    def distribution(self, context: np.ndarray) -> np.ndarray:
+    def _distribution(self, context: np.ndarray) -> np.ndarray:
         tokens = np.append(context, END).astype(np.uint32)
         states = self._states(tokens, np.array([0]), np.array([len(tokens)]))
         return self.output.distribution(tokens[:-1], states[-1])
 
     def move_to(self, engine: str) -> None:
-        self.device = device_of(engine)
+        self.device = device_of(choice("engine", engine, ("auto", "cpu", "gpu")))
 
     def _on_gpu(self, tokens: np.ndarray) -> np.ndarray:
         from snm.baselines.neural.batches import score

@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from snm.arguments import choice, set_real_numbers, set_whole_numbers
 from snm.errors import MissingExtra, SettingsError
 
 CELLS = ("rnn", "lstm")
 OUTPUTS = ("tree", "adaptive")
+MAX_HIDDEN = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
     """Settings of a neural model. None: chosen by the model and the size of the text."""
 
@@ -27,14 +29,13 @@ class NetworkSettings:
     checkpoint: float = 600.0  # seconds between checkpoints, 0 for none
 
     def __post_init__(self) -> None:
-        for name, low in (("hidden", 1), ("passes", 0), ("batch", 1), ("slots", 2), ("checkpoint", 0)):
-            value = getattr(self, name)
-            if value is not None and not value >= low:
-                raise SettingsError(f"{name} is {value}; expected {low} or more")
-        for name, known in (("cell", CELLS), ("softmax", (None, *OUTPUTS))):
-            if getattr(self, name) not in known:
-                expected = ", ".join(map(str, filter(None, known)))
-                raise SettingsError(f"{name} {getattr(self, name)!r} is not known; expected one of {expected}")
+        set_whole_numbers(self, hidden=(1, MAX_HIDDEN), passes=(0, None), batch=(1, None), slots=(2, 1 << 40))
+        set_real_numbers(self, "checkpoint", "rate", "dropout")
+        choice("cell", self.cell, CELLS)
+        if self.softmax is not None:
+            choice("softmax", self.softmax, OUTPUTS)
+        if not self.checkpoint >= 0:
+            raise SettingsError(f"checkpoint is {self.checkpoint}; expected 0 or more")
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise SettingsError(f"rate is {self.rate}; expected a number above 0")
         if self.dropout is not None and not 0 <= self.dropout < 1:

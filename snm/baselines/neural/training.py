@@ -17,7 +17,7 @@ from snm.baselines.neural.settings import NetworkSettings
 from snm.baselines.neural.tree import Tree
 from snm.errors import SettingsError
 from snm.progress import Notify, Progress, ignore, silent
-from snm.storage import ModelWriter
+from snm.storage import ModelWriter, turn
 from snm.text.classes import CLASSES, FREQUENT, learn_classes
 from snm.text.classes import PASSES as CLASS_PASSES
 from snm.text.encoding import Text
@@ -52,9 +52,20 @@ def train_network(
     fit = Fit(network, text, dev, settings, progress)
     run = {name: hashlib.sha256(t.tokens.tobytes()).hexdigest()[:16] for name, t in (("text", text), ("dev", dev))}
     checkpoint = Checkpoint(writer.path, {**run, **asdict(network.shape), **asdict(settings)})
-    if checkpoint.restore(fit):
-        notify(f"resuming from {checkpoint.folder}, in pass {fit.report.passes + 1} of {settings.passes}")
-    report = fit.run(lambda: checkpoint.save(fit), how.checkpoint or math.inf)
+    every = how.checkpoint or math.inf
+
+    def save() -> None:
+        try:
+            checkpoint.save(fit)
+        except OSError as error:
+            notify(f"no checkpoint: {error}")
+
+    with turn(checkpoint.folder, wait=False) as ours:
+        if not ours:
+            notify(f"another run uses {checkpoint.folder}; this one makes no checkpoints")
+        elif checkpoint.restore(fit):
+            notify(f"resuming from {checkpoint.folder}, in pass {fit.report.passes + 1} of {settings.passes}")
+        report = fit.run(save, every if ours else math.inf)
     if report.perplexities:
         steps = " → ".join(f"{p:.2f}" for p in report.perplexities)
         notify(f"held-out perplexity {steps}; kept pass {report.best_pass}")

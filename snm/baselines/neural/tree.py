@@ -31,6 +31,12 @@ class Tree:
     def __len__(self) -> int:
         return len(self.node_up)
 
+    def is_ordered(self) -> bool:
+        """Whether every path leads to the root."""
+        up, nodes = self.node_up, len(self)
+        inner = (up[1:] >= 0) & (up[1:] >> 1 < np.arange(1, nodes))
+        return bool(up[0] == NO_LEAF and inner.all() and (self.word_up >> 1 < nodes).all())
+
     @classmethod
     def build(cls, counts: np.ndarray, classes: np.ndarray, never_a_target: int) -> tuple[Tree, np.ndarray]:
         """The tree of words with these counts, and the log odds of side 1 of each node. (nodes,) float32

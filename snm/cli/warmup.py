@@ -1,0 +1,56 @@
+"""The command warmup, and the bar that other commands show while kernels are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import click
+
+from snm.cli.terminal import bar
+from snm.progress import Advance
+
+KERNELS = {"train": 154, "kn": 40, "next": 60, "score": 80, "all": 275}
+"""About how many functions Numba compiles for a command, for the length of its bar."""
+
+
+@contextmanager
+def compiling(command: str) -> Iterator[None]:
+    """Say so, with a bar, when kernels are compiled in this context; on most days none is."""
+    from numba.core import event
+
+    left = KERNELS[command]
+    bars: list[Advance] = []
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        """Opens a bar when Numba begins to compile, and advances it by each function."""
+
+        def on_start(self, event: Any) -> None:
+            if not bars:
+                click.echo("compiling kernels for this machine, which happens once", err=True)
+                bars.append(shown.enter_context(bar("compiling", KERNELS[command])))
+
+        def on_end(self, event: Any) -> None:
+            nonlocal left
+            bars[0](1 if left > 0 else 0)
+            left -= 1
+
+    with ExitStack() as shown, event.install_listener("numba:compile", Listener()):
+        yield
+        for advance in bars:
+            advance(max(left, 0))
+
+
+@click.command()
+def warmup() -> None:
+    """Compile all kernels now, for an image or a new machine.
+
+    The first training on a machine compiles for about twenty seconds, the first prediction for about ten. After this
+    command they do not. Kernels are kept beside the package, in NUMBA_CACHE_DIR if that is set, or in the user's cache.
+    """
+    from snm.warmup import compile_everything
+
+    with compiling("all"):
+        compile_everything()
+    click.echo("kernels are compiled")
