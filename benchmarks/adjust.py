@@ -24,6 +24,7 @@ from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.layouts.weights import half_octave
+from snm.storage import DiskArray
 from snm.system import default_threads
 from snm.text.encoding import read_corpus
 from snm.text.sampling import sample_sentences
@@ -45,9 +46,14 @@ def random_work(table: np.ndarray, threads: int, additions: int) -> Callable[[],
     return lambda: parallel.run(lambda k: add_at(table, slots[k]), range(threads), threads)
 
 
+def on_disk(length: int) -> DiskArray:
+    raise MemoryError("the counts of the sample do not fit into memory")
+
+
 def look_ups(annotations: AnnotatedEvents, adjustment: Adjustment) -> int:
     """The number of weights that a pass reads."""
-    feature_count, link_count = annotations.values >> np.uint32(16), annotations.values & np.uint32(0xFFFF)
+    values = annotations.values()
+    feature_count, link_count = values >> np.uint32(16), values & np.uint32(0xFFFF)
     used = feature_count > 1
     bucket = np.array([0, *(half_octave(n) for n in range(1, 1 << 16))], np.uint8)
     with_link = int(adjustment.plan.ends[1] - adjustment.plan.ends[0])
@@ -68,7 +74,7 @@ def main() -> None:
         layout = KeyLayout.for_work(len(vocabulary), len(spec.types), sample.events * len(spec.templates))
         extractor = Extractor(spec, layout, vocabulary)
         unigrams = unigram_counts(sample, extractor)
-        annotations = AnnotatedEvents(sample, extractor, unigrams, lambda shape: np.zeros(shape, np.uint32))
+        annotations = AnnotatedEvents(sample, extractor, unigrams, 8 << 30, on_disk)
         links = sum(len(p.targets) for p in Counter(sample, extractor, 4 << 30, threads, annotations=annotations))
         with open(bench.model(preset) / "manifest.json", encoding="utf-8") as manifest:
             slots = json.load(manifest)["training"]["slots"]

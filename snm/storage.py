@@ -7,6 +7,7 @@ is always complete. The manifest is the last file written.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import hashlib
 import json
@@ -37,6 +38,7 @@ MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
 NPY_HEADER = 128  # bytes of the header of a one-dimensional .npy file
 CHUNK_BYTES = 4 << 20  # written at a time
+MOVED_BYTES = 256 << 20  # between memory and a temporary file at a time, at most
 LARGE_CHUNK_BYTES = 32 << 20
 """The same for arrays with random look-ups. Linux caches large writes in huge pages and maps those: look-ups take up to
 a quarter less time."""
@@ -69,6 +71,31 @@ class ArrayWriter:
         if not self._file.closed:
             with self._file:
                 self._write_header()
+
+
+class DiskArray:
+    """uint32 numbers in a temporary file, read and written in parts. Not mapped: pages would count as memory."""
+
+    def __init__(self, file: IO[bytes], length: int) -> None:
+        self._file = file
+        system.allocate(file, 4 * length)
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        self._move(system.write_at, values, start)
+
+    def read(self, start: int, values: np.ndarray) -> None:
+        self._move(system.read_at, values, start)
+
+    def _move(self, move: Callable[[IO[bytes], memoryview, int], int], values: np.ndarray, start: int) -> None:
+        data, done = values.view(np.uint8).data, 0
+        while done < len(data):
+            moved = move(self._file, data[done : done + MOVED_BYTES], 4 * start + done)
+            if not moved:
+                raise OSError(errno.EIO, "a temporary file ends too early")
+            done += moved
+
+    def __del__(self) -> None:
+        self._file.close()
 
 
 class ModelWriter:
@@ -109,6 +136,10 @@ class ModelWriter:
         with self._temporary_file() as file:
             system.allocate(file, int(np.prod(shape)) * 4)
             return np.memmap(file, np.uint32, "r+", shape=shape)
+
+    def disk_array(self, length: int) -> DiskArray:
+        """A zeroed uint32 array on disk that is not mapped."""
+        return DiskArray(tempfile.TemporaryFile(dir=self.folder.parent, buffering=0), length)
 
     def spool(self, chunks: Iterable[np.ndarray]) -> np.ndarray:
         """Join chunks into one uint32 array in a temporary file on disk."""

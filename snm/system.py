@@ -25,6 +25,7 @@ STOP_SIGNALS: list[signal.Signals] = [
 ]
 """Signals beside SIGINT that end a program."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of Linux
 _MADV_POPULATE_READ = 22  # of Linux; Python has no name for it
 _ZEROS = bytes(1 << 20)
 _SEEKING = threading.Lock()
@@ -159,6 +160,13 @@ def bypass_cache(file: IO[bytes], bypass: bool) -> None:
         direct: int = getattr(os, "O_DIRECT")  # noqa: B009  not all systems have it
         flags = fcntl.fcntl(file, fcntl.F_GETFL)
         fcntl.fcntl(file, fcntl.F_SETFL, flags | direct if bypass else flags & ~direct)
+
+
+def punch_hole(file: IO[bytes], at: int, size: int) -> None:
+    """Free the disk of a part of a file, whose bytes become zeros, where the system and the disk can: on Linux."""
+    with suppress(AttributeError, OSError, TypeError):
+        fallocate = ctypes.CDLL(None).fallocate
+        fallocate(file.fileno(), _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_int64(at), ctypes.c_int64(size))
 
 
 def write_at(file: IO[bytes], data: memoryview, at: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,17 @@ from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END
 from snm.scoring.model import RowModel
+from snm.storage import DiskArray
 from snm.text.encoding import Text
 from snm.text.vocabulary import Vocabulary
 
 # the first example of a property compiles kernels, so no example has a deadline
 settings.register_profile("snm", deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 settings.load_profile("snm")
+
+
+def on_disk(length: int) -> DiskArray:
+    return DiskArray(tempfile.TemporaryFile(buffering=0), length)
 
 
 @cache

@@ -16,7 +16,7 @@ from snm.adjustment.training import TrainingReport, train_adjustment
 from snm.errors import InputError, SettingsError
 from snm.scoring.model import RowModel
 from snm.settings import Settings
-from snm.storage import ModelWriter
+from snm.storage import DiskArray, ModelWriter
 from snm.text.encoding import encode_files
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, train, write_bigrams
 
@@ -35,18 +35,6 @@ def ppl(model: RowModel, corpus: Path) -> float:
 def longer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text from random bigrams, with enough events that threads run at the same time."""
     return write_bigrams(tmp_path_factory.mktemp("longer") / "train.txt", 5, 4000, 300, 4)
-
-
-def test_events_are_limited_by_memory(
-    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    said: list[str] = []
-    monkeypatch.setattr("snm.engines.cpu.EVENTS_SHARE", 1e-4)
-    how = Settings(features=SMALL_SKIPS, threads=1, gate=0)
-    train([longer_file], tmp_path / "few", how, notify=said.append)
-    (drawn,) = [line for line in said if "as many as fit into" in line]
-    slots = len(snm.FeatureSpec(SMALL_SKIPS).templates)
-    assert 0 < int(drawn.split()[5].replace(",", "")) <= 1e-4 * how.memory / (4 * (slots - 1))
 
 
 def test_one_thread_is_reproducible_to_the_bit(longer_file: Path, tmp_path: Path) -> None:
@@ -80,22 +68,21 @@ def test_threads_agree_within_one_percent_of_perplexity(
 
 
 def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Path) -> None:
-    """Annotated events take 4 bytes a feature; if the given number does not fit into memory, they are on disk."""
+    """The counts of events take 4 bytes a feature; if they do not fit into memory, they are on disk."""
     spec = "snm10-skip"
-    asked_for = TrainingSettings(events=10**9)
-    small = Settings(features=spec, threads=1, memory=512 << 20, training=asked_for)
+    small = Settings(features=spec, threads=1, memory=512 << 20)
     assert small.memory > 4000 * 12 * 65 * 8  # about 25 MB: in memory by default
     models = [train([longer_file], tmp_path / "memory", small)]
     with pytest.MonkeyPatch.context() as patch:
-        asked: list[tuple[int, ...]] = []
-        scratch = ModelWriter.scratch
+        asked: list[int] = []
+        disk_array = ModelWriter.disk_array
 
-        def noted(self: ModelWriter, shape: tuple[int, ...]) -> np.ndarray:
-            asked.append(shape)
-            return scratch(self, shape)
+        def noted(self: ModelWriter, length: int) -> DiskArray:
+            asked.append(length)
+            return disk_array(self, length)
 
-        patch.setattr(ModelWriter, "scratch", noted)
-        patch.setattr("snm.engines.cpu.EVENTS_SHARE", 0.0)
+        patch.setattr(ModelWriter, "disk_array", noted)
+        patch.setattr("snm.engines.cpu.EVENTS_SHARE", 0.01)
         models.append(train([longer_file], tmp_path / "disk", small))
     assert len(asked) == 1
     assert models[0].manifest["files"] == models[1].manifest["files"]
@@ -244,16 +231,15 @@ def test_too_small_a_disk_is_reported_early(longer_file: Path, tmp_path: Path, m
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_events_are_sampled_above_the_limit_of_features(
-    longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_can_use_fewer_events(longer_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    monkeypatch.setattr("snm.adjustment.settings.MAX_FEATURES_OF_EVENTS", 50_000)
-    train([longer_file], tmp_path / "m", Settings(order=5, threads=1, gate=0), notify=said.append)
+    training = TrainingSettings(events=10_000)
+    settings = Settings(order=5, threads=1, gate=0, training=training)
+    made = train([longer_file], tmp_path / "m", settings, notify=said.append)
     assert any("drawn by sentence" in message for message in said)
-    events = TrainingSettings().max_events(5)
-    assert events == 10_000
-    assert TrainingSettings(events=7).max_events(5) == 7
+    used = made.manifest["training"]["events_used"]
+    assert used == pytest.approx(10_000, rel=0.01)
+    assert used < made.manifest["text"]["tokens"]
 
 
 def test_a_lost_update_of_an_exchange_loses_no_sum_of_squares() -> None:

@@ -18,8 +18,7 @@ from snm.kernels.counts import pack_count, unpack_count
 from snm.layouts.weights import half_octave
 from snm.settings import Settings
 from snm.storage import ModelWriter
-from snm.text.sampling import sample_sentences
-from tests.conftest import SMALL_SKIPS, entry_of, extractor_of, random_text, text_of, train
+from tests.conftest import SMALL_SKIPS, entry_of, extractor_of, on_disk, random_text, text_of, train
 from tests.test_parity import all_counts, as_dictionary
 
 
@@ -144,10 +143,10 @@ def test_many_partitions_spill_links(corpus_file: Path, tmp_path: Path, monkeypa
 def test_events_are_annotated_with_their_counts(partitions: int, threads: int, spilled: bool, tmp_path: Path) -> None:
     text = random_text(29, 400, 30, 20)
     extractor = extractor_of(f"{SMALL_SKIPS} + ngram(5..6)", text, 32)
-    for sample in (text, sample_sentences(text, 700, 1)):
-        made = AnnotatedEvents(
-            sample, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32)
-        )
+    extractor.block = 5 * 64
+    for memory in (1 << 20, 100_000):  # in memory as one run; on disk as several
+        made = AnnotatedEvents(text, extractor, unigram_counts(text, extractor), memory, on_disk)
+        assert bool(made.bytes_in_memory) == (memory == 1 << 20)
         totals: dict[int, int] = {}
         links: dict[tuple[int, int], float] = {}
         with ModelWriter(tmp_path / "m") as writer:
@@ -155,14 +154,15 @@ def test_events_are_annotated_with_their_counts(partitions: int, threads: int, s
             for part in Counter(text, extractor, 1 << 30, threads, partitions, prune=2, annotations=made, spill=spill):
                 totals |= dict(zip(part.features.tolist(), part.feature_counts.tolist(), strict=True))
                 links |= as_dictionary(part, part.link_counts)
-        keys = extractor.keys(sample.tokens, 0, len(sample.tokens))[1:]
-        annotated = 0
-        for k, word in enumerate(sample.tokens.tolist()):
+        keys, values = extractor.keys(text.tokens, 0, len(text.tokens))[1:], made.values()
+        annotated = np.zeros(2, np.int64)
+        for k, word in enumerate(text.tokens.tolist()):
             for q, key in enumerate(keys[:, k].tolist()):
                 expected = totals[key] << 16 | int(links[key, word]) if key in totals else 0
-                assert made.values[k, q] == expected
-                annotated += expected > 0
-        assert annotated > 1000
+                assert values[k, q] == expected
+                annotated += expected > 0, expected >> 16 > 1
+        assert annotated[0] > 1000
+        assert [made.mean_features(False), made.mean_features(True)] == pytest.approx(1 + annotated / len(text.tokens))
 
 
 def test_large_counts_keep_twelve_bits() -> None:

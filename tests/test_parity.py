@@ -24,7 +24,7 @@ from snm.layouts.counts import Counts
 from snm.layouts.weights import bucket_hashes
 from snm.reference import paper
 from snm.text.encoding import Text
-from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
+from tests.conftest import SMALL_SKIPS, extractor_of, on_disk, random_text, text_of
 
 SPECS = ["ngram(0..4)", SMALL_SKIPS, "snm5-skip", "snm5-skip-only", "snm10-skip"]
 WORDS = 14  # vocabulary of the generated texts
@@ -72,9 +72,7 @@ def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: in
 
 
 def annotated(text: Text, extractor: Extractor) -> AnnotatedEvents:
-    annotations = AnnotatedEvents(
-        text, extractor, unigram_counts(text, extractor), lambda shape: np.zeros(shape, np.uint32)
-    )
+    annotations = AnnotatedEvents(text, extractor, unigram_counts(text, extractor), 1 << 30, on_disk)
     for _ in Counter(text, extractor, 1 << 30, partitions=3, annotations=annotations):
         pass
     return annotations
@@ -164,7 +162,7 @@ def kernel_gradients(
     annotations = annotated(text, extractor)
     gradients = np.full((len(tokens), extractor.n_templates, 2), np.nan)
     trainer = AdjustmentTrainer(made, extractor.n_templates, annotations.unigrams, leave_one_out, rate=0.0)
-    loss = trainer.train(keys, tokens, annotations.values, gradients)
+    loss = trainer.train(keys, tokens, annotations.values(), gradients)
     events = []
     for k in np.flatnonzero(tokens != 0):
         used = [q for q in range(extractor.n_templates) if not np.isnan(gradients[k, q, 0])]

@@ -6,7 +6,8 @@ partition of C is in memory; then training streams the annotated events and neve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +16,14 @@ from snm import parallel
 from snm.adjustment.function import Adjustment
 from snm.adjustment.settings import TrainingSettings
 from snm.adjustment.threads import AdjustmentTrainer
+from snm.counts.counting import VALUE_BYTES
+from snm.counts.walks import Links, bounds_of
 from snm.features.extraction import Extractor
+from snm.kernels import counts as count_kernels
 from snm.layouts.counts import Counts, Unigrams
+from snm.layouts.keys import ABSENT
+from snm.layouts.tokens import BEGIN
+from snm.storage import DiskArray
 from snm.text.encoding import Text
 
 
@@ -38,45 +45,98 @@ class TrainingEvents(Protocol):
 
 
 class AnnotatedEvents:
-    """The counts of the features of every event of a text, except the empty feature's. (tokens, templates - 1) uint32
+    """The counts of the features of every event of a text, except the empty feature's, in memory or on disk.
 
-    (C_i*, C_ij) in sixteen bits each, see `kernels.counts.pack_counts`; 0 where there is no feature. `Counter` fills
-    them in.
+    (C_i*, C_ij) in sixteen bits each, see `kernels.counts.pack_counts`; 0 where there is no feature. They are in the
+    order of `snm.counts.walks.Links`: run by run, in a run by bucket, in a bucket as in the text. `Counter` writes
+    them. Training loads one run at a time, and takes counts from it as the links of the run were scattered.
     """
 
     def __init__(
-        self, text: Text, extractor: Extractor, unigrams: Counts, storage: Callable[[tuple[int, ...]], np.ndarray]
-    ) -> None:
-        """`storage` makes a zeroed uint32 array of a given shape, in memory or on disk."""
-        self.text, self.extractor = text, extractor
-        self.values = storage((len(text.tokens), extractor.n_templates - 1))
-        self.flat = self.values.reshape(-1)
-        self.origin_type = np.dtype(np.uint32 if self.flat.size < 1 << 32 else np.uint64)
+        self, text: Text, extractor: Extractor, unigrams: Counts, memory: int,
+        disk: Callable[[int], DiskArray], chosen: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        """`memory`: bytes of counts that may be in memory. `disk` makes an array of a given length.
+
+        chosen: the tokens that training uses; None for all. (tokens,) bool
+        """
+        self.text, self.extractor, self.chosen = text, extractor, chosen
+        self.events = text.events if chosen is None else int(np.count_nonzero(chosen & (text.tokens != BEGIN)))
+        """How many events training uses."""
+        per_token = VALUE_BYTES * max(1, extractor.n_templates - 1)
+        self.bytes_needed = per_token * len(text.tokens)
+        """Bytes of the counts, at most."""
+        self.bytes_in_memory = self.bytes_needed if self.bytes_needed <= memory else 0
+        """0 if the counts are on disk."""
+        self._make_disk, self._in_memory = disk, np.empty(0, np.uint32)
+        self._disk: DiskArray | None = None
+        self.run_tokens = max(1, memory // per_token)
+        self._seen = np.zeros(2, np.int64)  # features of events seen at all, and seen more than once
         self._total = int(unigrams.feature_counts[0])
         self._counts = np.zeros(len(extractor.vocabulary), np.uint32)
         self._counts[unigrams.targets] = unigrams.link_counts
-
-    @staticmethod
-    def bytes_needed(text: Text, extractor: Extractor) -> int:
-        return len(text.tokens) * (extractor.n_templates - 1) * 4
 
     def __len__(self) -> int:
         return len(self.text.tokens)
 
     @property
-    def events(self) -> int:
-        return self.text.events
-
-    @property
     def unigrams(self) -> Unigrams:
         return Unigrams(np.int64(self._total), self._counts)
 
-    def mean_features(self, leave_one_out: bool, most: int = 1 << 20) -> float:
-        """Mean number of features of an event that training uses, over about `most` tokens or all there are."""
-        chosen = self.values[:: -(-len(self.values) // most)]
-        parts = (chosen[start : start + self.extractor.block] for start in range(0, len(chosen), self.extractor.block))
-        features = sum(int(np.count_nonzero(part >> np.uint32(16) > leave_one_out)) for part in parts)
-        return 1.0 + features / max(1, len(chosen))
+    def begin(self, links: Links) -> None:
+        self._links = links
+        ends = np.cumsum([0, *links.sizes.sum(axis=(1, 2), dtype=np.int64)])
+        self._runs = list(pairwise(ends.tolist()))
+        if self.bytes_in_memory:
+            self._in_memory = np.empty(ends[-1], np.uint32)
+        else:
+            self._disk = self._make_disk(int(ends[-1]))
+
+    def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:
+        self._seen += seen
+        sizes = self._links.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
+        starts = bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        for run, (begin, _) in enumerate(self._runs):
+            begin += int(self._links.sizes[run, :, :first].sum(dtype=np.int64))
+            size = int(sizes[run].sum())
+            out = np.empty(size, np.uint32) if self._disk else self._in_memory[begin : begin + size]
+            count_kernels.collect_run(values, starts[run], sizes[run], out)
+            if self._disk:
+                self._disk.write(begin, out)
+
+    def mean_features(self, leave_one_out: bool) -> float:
+        return 1.0 + float(self._seen[int(leave_one_out)]) / max(1, len(self))
+
+    def blocks(self, run: int, chunk: int, stored: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Tokens, keys (templates, n) and counts (n, templates - 1) of a chunk's blocks. stored: the run's counts."""
+        sizes = self._links.sizes[run].astype(np.int64)
+        of_run = sizes.sum(axis=0)
+        cursors = np.cumsum(of_run) - of_run + sizes[:chunk].sum(axis=0)
+        bits = np.uint64(self.extractor.layout.bucket_bits)
+        for start, stop in self.extractor.blocks(*self._links.runs[run][chunk]):
+            keys = self.extractor.keys(self.text.tokens, start, stop)
+            values = np.empty((stop - start, len(keys) - 1), np.uint32)
+            count_kernels.gather(keys[1:], bits, cursors, stored, values)
+            if self.chosen is not None:
+                keys[0, ~self.chosen[start:stop]] = ABSENT
+            yield slice(start, stop), keys, values
+
+    def stored_runs(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Each run and its counts, in memory until the next one."""
+        buffer = np.empty(max(end - begin for begin, end in self._runs) if self._disk else 0, np.uint32)
+        for run, (begin, end) in enumerate(self._runs):
+            if self._disk:
+                self._disk.read(begin, buffer[: end - begin])
+            yield run, buffer[: end - begin] if self._disk else self._in_memory[begin:end]
+
+    def values(self) -> np.ndarray:
+        """The counts in the order of the text. (tokens, templates - 1) uint32"""
+        return np.concatenate([
+            values
+            for run, stored in self.stored_runs()
+            for chunk in range(len(self._links.runs[run]))
+            for _, _, values in self.blocks(run, chunk, stored)
+        ])  # fmt: skip
 
     def train(
         self, adjustment: Adjustment, settings: TrainingSettings, threads: int, advance: Callable[[int], None]
@@ -87,13 +147,13 @@ class AnnotatedEvents:
             settings.learning_rate(), threads,
         )  # fmt: skip
         losses: list[float] = []
+        for run, stored in self.stored_runs():
 
-        def work(block: tuple[int, int]) -> None:
-            start, stop = block
-            keys = self.extractor.keys(tokens, start, stop)
-            losses.append(trainer.train(keys, tokens[start:stop], self.values[start:stop]))
-            advance(stop - start)
+            def work(chunk: int, run: int = run, stored: np.ndarray = stored) -> None:
+                for part, keys, values in self.blocks(run, chunk, stored):
+                    losses.append(trainer.train(keys, tokens[part], values))
+                    advance(part.stop - part.start)
 
-        parallel.run(work, self.extractor.blocks(0, len(tokens)), threads)
+            parallel.run(work, range(len(self._links.runs[run])), threads)
         trainer.finish()
-        return sum(losses) / max(1, self.text.events)
+        return sum(losses) / max(1, self.events)

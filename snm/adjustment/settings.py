@@ -12,7 +12,6 @@ from snm.layouts.weights import SLOTS_PER_LINE
 
 LOSSES = ("leave-one-out", "poisson", "multinomial")
 OPTIMISERS = ("adagrad", "sgd")
-MAX_FEATURES_OF_EVENTS = 1 << 29  # features that a pass uses by default; of more, a sample (docs/estimation.md)
 MAX_DEFAULT_SLOTS = 1 << 28
 MAX_SLOTS = 1 << 31  # rows of the table have 32-bit numbers, and private rows follow the slots
 DEFAULT_RATES = {"adagrad": 0.1, "sgd": 0.002}
@@ -32,7 +31,7 @@ class TrainingSettings:
     accumulator: float = 1.0  # initial sum of squared gradients
     passes: int = 1
     slots: int | None = None  # None: by the number of links
-    events: int | None = None  # None: those with MAX_FEATURES_OF_EVENTS features, as far as memory allows
+    events: int | None = None  # that a pass uses, drawn by sentence; None for all
     batch: int = 4096  # events of a step of the multinomial loss
     start: float | None = None
     metafeatures: MetafeatureSet = field(default_factory=MetafeatureSet.parse)
@@ -63,10 +62,6 @@ class TrainingSettings:
     def bytes_per_slot(self) -> int:
         """Bytes of a slot in the table, in the gradient of the multinomial loss and in the best pass's weights."""
         return 4 * (1 + (self.optimiser == "adagrad") + (self.loss == "multinomial") + (self.passes > 1))
-
-    def max_events(self, templates: int) -> int:
-        """How many events to train on at most, where each has up to `templates` features."""
-        return MAX_FEATURES_OF_EVENTS // templates if self.events is None else self.events
 
     def learning_rate(self) -> float:
         return DEFAULT_RATES[self.optimiser] if self.rate is None else self.rate

@@ -193,6 +193,7 @@ def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
                     shown.update(n)
 
             yield advance
+            shown.update(max(0, total - shown.pos))  # what ended early is done too
         return
     done = 0
 

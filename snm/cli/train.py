@@ -97,7 +97,7 @@ OPTIONS = [
         "weights.  [default: 1; 2 for hsme, 6 for rnn]"),
     option("--events", group="Estimation", type=Number(1),
         help="Learn the adjustment from about this many events, drawn by sentence.  "
-        "[default: on a CPU those with 2^29 features that fit into --memory, on a GPU those that fit there]"),
+        "[default: all; on a GPU those that fit into its memory]"),
     option("--slots", group="Estimation", type=Number(1),
         help="Slots of the table of metafeature weights, or of a neural model's n-gram features.  "
         "[default: a power of two above half the links, or what fits into --memory; above 8 a token for hsme, 16 for "

@@ -6,34 +6,39 @@ walks, links are read from disk (`snm.counts.spill`). Links are scattered to the
 and run-length encoded. The parts of C come in the order of keys: together they are the same bytes for any number of
 partitions and threads.
 
-Annotated events get their counts at the same time: their links are scattered with their origins and sorted too, and
-are compared with the links of a bucket while it is in the cache.
+Events are annotated with their counts at the same time. A bucket is sorted with the order of its links in the text, so
+the counts go back to where the links were.
 
 The row of the empty feature, which has every event, is counted without sorting (`unigram_counts`).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from snm import parallel
 from snm.counts.spill import Spilled
-from snm.counts.walks import LINK_BYTES, NO_ORIGINS, Walk, bounds_of
+from snm.counts.walks import LINK_BYTES, Links, Walk, bounds_of
 from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
 from snm.layouts.counts import Counts
 from snm.layouts.tokens import UNKNOWN
-from snm.progress import Progress, ignore, silent
+from snm.progress import Progress, silent
 from snm.storage import ModelWriter
 from snm.text.encoding import Text, count_words
 
 LINKS_PER_PART = 1 << 20  # sorted and encoded together, at most
 BYTES_PER_LINK = 28  # of counts, at most: every link has a row of its own
+VALUE_BYTES = 4  # of the packed counts of a link
+SORT_BYTES = 16  # of scratch memory for each link of a bucket
+MAX_SORTED_TOGETHER = 1 << 20  # links of a bucket that threads sort at the same time
 PENDING_BYTES = 256 << 20  # of parts that are finished and not consumed
 # A partition takes no more memory than these say, even if there is more: another walk over the tokens is cheap.
 ENOUGH_PARTITIONS, SMALL_PARTITION = 4, 256 << 20
@@ -81,11 +86,19 @@ def partition_ranges(bucket_bytes: np.ndarray, memory: int, partitions: int | No
 
 
 class Annotated(Protocol):
-    """Events that receive the counts of their features."""
+    """Receives the counts of all features of all events."""
 
-    text: Text
-    flat: np.ndarray  # (tokens * (templates - 1),) uint32: packed counts
-    origin_type: np.dtype[Any]  # of an index into `flat`
+    run_tokens: int
+    """Tokens of a run, at most."""
+
+    def begin(self, links: Links) -> None:
+        """The links that are going to be counted."""
+
+    def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:
+        """The packed counts of the links of the buckets [first, last), in the order of `Links`.
+
+        seen: how many of them are of features seen at all, and seen more than once. (2,)
+        """
 
 
 class Counting(Protocol):
@@ -116,18 +129,15 @@ class Counter:
         parts = parallel.ahead(threads) + 1
         self._links_per_part = min(LINKS_PER_PART, pending_bytes // (BYTES_PER_LINK * parts))
         self._progress, self._tokens = progress, len(text.tokens)
-        self._source: Walk | Spilled
+        run_tokens = None if annotations is None else annotations.run_tokens
+        self._source: Links
         with progress("sizing", self._tokens) as bar:
             if spill is None:
-                self._source = Walk(text.tokens, extractor, threads, advance=bar)
+                self._source = Walk(text.tokens, extractor, threads, run_tokens=run_tokens, advance=bar)
             else:
-                self._source = Spilled(text.tokens, extractor, threads, memory, spill, bar)
-        self._annotated: Walk | None = None
+                self._source = Spilled(text.tokens, extractor, threads, memory, spill, run_tokens, bar)
         if annotations is not None:
-            if annotations.text is text and isinstance(self._source, Walk):
-                self._annotated = self._source
-            else:
-                self._annotated = Walk(annotations.text.tokens, extractor, threads)
+            annotations.begin(self._source)
         self.links = int(self._source.bucket_sizes.sum())
         """Links to count, repeats included, without the empty feature's."""
         self.ranges = self._partition_ranges(memory, partitions)
@@ -135,57 +145,53 @@ class Counter:
         """The share of `links` that has been counted. Keys are hashes, so about the same share of C is finished."""
 
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
-        needed = LINK_BYTES * self._source.bucket_sizes
-        if self._annotated is not None and self.annotations is not None:
-            link_bytes = self.annotations.origin_type.itemsize
-            link_bytes += 0 if self._annotated is self._source else LINK_BYTES
-            needed = needed + link_bytes * self._annotated.bucket_sizes
+        sizes, link_bytes = self._source.bucket_sizes, LINK_BYTES
+        if self.annotations is not None:
+            link_bytes += VALUE_BYTES
+            memory -= SORT_BYTES * (self.threads * MAX_SORTED_TOGETHER + int(sizes.max(initial=0)))
+        needed = link_bytes * sizes
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
         return partition_ranges(needed, min(memory, enough), partitions)
 
     def __iter__(self) -> Iterator[Counts]:
         """Parts of C in the order of keys. The arrays for links are allocated once and used by all partitions."""
         most = max(int(self._source.bucket_sizes[a:b].sum()) for a, b in self.ranges)
-        links, wanted, origins = np.empty(most, np.uint64), np.empty(0, np.uint64), NO_ORIGINS
-        everything = self._annotated is self._source  # every event of the text is annotated
-        if self._annotated is not None and self.annotations is not None:
-            most = max(int(self._annotated.bucket_sizes[a:b].sum()) for a, b in self.ranges)
-            wanted = links if everything else np.empty(most, np.uint64)
-            origins = np.empty(most, self.annotations.origin_type)
+        links = np.empty(most, np.uint64)
+        values = np.empty(0 if self.annotations is None else most, np.uint32)
         for number, (first, last) in enumerate(self.ranges, 1):
             label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
             with self._progress(label, self._tokens) as bar:
-                if not everything:
-                    self._source.scatter(first, last, links, advance=bar)
-                if self._annotated is not None:
-                    self._annotated.scatter(first, last, wanted, origins, bar if everything else ignore)
-            yield from self._encode(first, last, links, wanted, origins)
+                self._source.scatter(first, last, links, bar)
+            yield from self._encode(first, last, links, values)
         if isinstance(self._source, Spilled):
             self._source.close()
 
-    def _encode(
-        self, first: int, last: int, links: np.ndarray, wanted: np.ndarray, origins: np.ndarray
-    ) -> Iterator[Counts]:
+    def _encode(self, first: int, last: int, links: np.ndarray, values: np.ndarray) -> Iterator[Counts]:
         """Sort the buckets [first, last), annotate events, and run-length encode links."""
         bounds = bounds_of(self._source.bucket_sizes, first, last)
-        wanted_bounds = None if self._annotated is None else bounds_of(self._annotated.bucket_sizes, first, last)
+        sorting = _Sorting(self.threads)
+        seen = np.zeros(2, np.int64)
 
-        def work(group: tuple[int, int]) -> Counts:
+        def work(group: tuple[int, int]) -> tuple[Counts, tuple[int, int]]:
             a, b = group
-            if wanted_bounds is not None:
-                _sort_with_origins(wanted, origins, wanted_bounds[a : b + 1])
-            if wanted is not links:
-                for start, stop in pairwise(bounds[a : b + 1]):
+            here = bounds[a : b + 1]
+            if self.annotations is None:
+                for start, stop in pairwise(here):
                     links[start:stop].sort()
-            if wanted_bounds is not None:
-                part = slice(wanted_bounds[a], wanted_bounds[b])
-                self._annotate(links, bounds[a : b + 1], first + a, wanted[part], origins[part])
-            return self._encode_group(links, bounds[a : b + 1], first + a)
+                return self._encode_group(links, here, first + a), (0, 0)
+            with sorting.scratch(int(np.diff(here).max())) as scratch:
+                found = count_kernels.sort_and_annotate(
+                    links, here, first + a, *self._key_bits, self._min_counts, values, *scratch
+                )
+            return self._encode_group(links, here, first + a), found
 
         groups = _even_groups(bounds, max(1, int(bounds[-1]) // self._links_per_part))
-        for (a, b), part in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
+        for (a, b), (part, found) in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
             self.done += float((bounds[b] - bounds[a]) / max(1, self.links))
+            seen += found
             yield part
+        if self.annotations is not None:
+            self.annotations.write(first, last, values[: bounds[-1]], seen)
 
     @property
     def _key_bits(self) -> tuple[np.uint64, np.uint64, np.uint64]:
@@ -203,21 +209,37 @@ class Counter:
         count_kernels.encode_runs(links, bounds, first, *self._key_bits, self._min_counts, *part)
         return part
 
-    def _annotate(
-        self, links: np.ndarray, bounds: np.ndarray, first: int, wanted: np.ndarray, origins: np.ndarray
-    ) -> None:
-        assert self.annotations is not None
-        count_kernels.annotate_runs(
-            links, bounds, first, *self._key_bits, self._min_counts, wanted, origins, self.annotations.flat
-        )
 
+class _Sorting:
+    """Scratch memory for sorting buckets. Of the large buckets, one is sorted at a time."""
 
-def _sort_with_origins(links: np.ndarray, origins: np.ndarray, bounds: np.ndarray) -> None:
-    """Sort the links of every bucket, and their origins in the same order."""
-    for start, stop in pairwise(bounds):
-        order = np.argsort(links[start:stop])
-        links[start:stop] = links[start:stop][order]
-        origins[start:stop] = origins[start:stop][order]
+    def __init__(self, threads: int) -> None:
+        self._idle: list[tuple[np.ndarray, ...]] = [self._make(0) for _ in range(threads)]
+        self._large, self._of_large = threading.Lock(), self._make(0)
+
+    @staticmethod
+    def _make(size: int) -> tuple[np.ndarray, ...]:
+        return (
+            np.empty(size, np.uint64), np.empty((2, size), np.uint32),
+            np.empty(1 << count_kernels.DIGIT_BITS, np.int64),
+        )  # fmt: skip
+
+    @contextmanager
+    def scratch(self, size: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Memory for a bucket of `size` links, that no other thread uses."""
+        if size > MAX_SORTED_TOGETHER:
+            with self._large:
+                if len(self._of_large[0]) < size:
+                    self._of_large = self._make(size)
+                yield self._of_large
+            return
+        made = self._idle.pop()
+        if len(made[0]) < size:
+            made = self._make(size)
+        try:
+            yield made
+        finally:
+            self._idle.append(made)
 
 
 def _even_groups(bounds: np.ndarray, n: int) -> list[tuple[int, int]]:

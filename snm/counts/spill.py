@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from snm import parallel, system
-from snm.counts.walks import LINK_BYTES, Walk, bounds_of
+from snm.counts.walks import LINK_BYTES, Walk, bounds_of, cut
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
 from snm.memory import HUGE_PAGE, zeros
@@ -61,6 +61,10 @@ class SpillFile:
                 raise OSError(errno.EIO, "a temporary file ends too early")
             done += moved
 
+    def free(self, at: int, size: int) -> None:
+        """Give the disk of bytes that are no longer needed back to the system, where it can."""
+        system.punch_hole(self._file, at, size)
+
     def close(self) -> None:
         self._file.close()
 
@@ -79,30 +83,32 @@ class Spilled:
 
     def __init__(
         self, tokens: np.ndarray, extractor: Extractor, threads: int, memory: int, writer: ModelWriter,
-        advance: Advance = ignore,
+        run_tokens: int | None = None, advance: Advance = ignore,
     ) -> None:  # fmt: skip
-        """`memory`: bytes for a run. `writer`: its folder is on the disk to use."""
+        """`memory`: bytes for a run, which has at most `run_tokens`. `writer`: its folder is on the disk to use."""
         self.threads, buckets = threads, 1 << extractor.layout.bucket_bits
         length = max(1, memory // (LINK_BYTES * max(1, extractor.n_templates - 1)))
-        self.runs = [(start, min(start + length, len(tokens))) for start in range(0, len(tokens), length)]
-        self.run_sizes = writer.scratch((len(self.runs), buckets))  # links of each run in each bucket
+        length = length if run_tokens is None else min(length, run_tokens)
+        self.runs = cut(0, len(tokens), length, threads, extractor.block)
+        self.sizes = writer.scratch((len(self.runs), threads, buckets))
         self.bucket_sizes = np.zeros(buckets, np.int64)
         self._file = SpillFile(writer.folder.parent)
         self._next = np.zeros(len(self.runs), np.int64)  # index of each run's next link in the file
-        buffer = aligned_bytes(min(length, len(tokens)) * (extractor.n_templates - 1) * LINK_BYTES)
+        longest = max((run[-1][1] - run[0][0] for run in self.runs), default=0)
+        buffer = aligned_bytes(longest * (extractor.n_templates - 1) * LINK_BYTES)
         at = 0
-        for run, (start, stop) in enumerate(self.runs):
-            walk = Walk(tokens, extractor, threads, start, stop)
-            walk.scatter(0, buckets, buffer.view(np.uint64), advance=advance)
-            self.run_sizes[run], self._next[run] = walk.bucket_sizes, at // LINK_BYTES
+        for run, chunks in enumerate(self.runs):
+            walk = Walk(tokens, extractor, threads, chunks[0][0], chunks[-1][1])
+            walk.scatter(0, buckets, buffer.view(np.uint64), advance)
+            self.sizes[run], self._next[run] = walk.sizes[0], at // LINK_BYTES
             self.bucket_sizes += walk.bucket_sizes
             size = _padded(int(walk.bucket_sizes.sum()) * LINK_BYTES)
             self._file.write(buffer[:size].data, at)
             at += size
 
     def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
-        """Read the links of the buckets [first, last), see `Walk.scatter`."""
-        sizes = self.run_sizes[:, first:last].astype(np.int64)
+        """Read the links of the buckets [first, last) and free their disk, see `Links.scatter`."""
+        sizes = self.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
         starts = bounds_of(self.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
 
         def work(runs: tuple[int, int]) -> None:
@@ -118,8 +124,9 @@ class Spilled:
                     piece = buffer.view(np.uint64)[skipped : skipped + length]
                     count_kernels.place_links(piece, at - begin, sizes[run], starts[run], links)
                     at += length
+                self._file.free(int(begin) * LINK_BYTES, int(end - begin) * LINK_BYTES)
                 self._next[run] = end
-                advance(self.runs[run][1] - self.runs[run][0])
+                advance(self.runs[run][-1][1] - self.runs[run][0][0])
 
         parallel.run(work, parallel.shares(0, len(self.runs), self.threads), self.threads)
 

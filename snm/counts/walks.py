@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Protocol
+
 import numpy as np
 
 from snm import parallel
@@ -10,7 +13,6 @@ from snm.kernels import counts as count_kernels
 from snm.progress import Advance, ignore
 
 LINK_BYTES = 8
-NO_ORIGINS = np.empty(0, np.uint32)
 
 
 def bounds_of(bucket_sizes: np.ndarray, first: int, last: int) -> np.ndarray:
@@ -18,49 +20,77 @@ def bounds_of(bucket_sizes: np.ndarray, first: int, last: int) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(bucket_sizes[first:last])]).astype(np.int64)
 
 
+class Links(Protocol):
+    """The links of a text, by bucket.
+
+    A text is cut into *runs*, whose links fit into memory, and a run into a *chunk* for each thread. The links of a
+    bucket are in the order of the chunks.
+    """
+
+    runs: list[list[tuple[int, int]]]
+    """The chunks of each run, as ranges of tokens."""
+    sizes: np.ndarray
+    """Links of each chunk in each bucket. (runs, threads, buckets) uint32"""
+    bucket_sizes: np.ndarray
+    """Links in each bucket, repeats included. (buckets,) int64"""
+
+    def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
+        """Write the links of the buckets [first, last) to `links`, bucket by bucket, as integers that sort by row."""
+
+
+def cut(start: int, stop: int, length: int, threads: int, block: int) -> list[list[tuple[int, int]]]:
+    """Runs of at most `length` tokens of [start, stop), each in `threads` chunks, of which some may be empty.
+
+    All but the last edges are multiples of `block`, at which chunks are cut again: so the blocks of the text, which
+    training takes its steps by, depend neither on memory nor on threads.
+    """
+    runs, length = [], max(block, length // block * block)
+    for begin in range(start, stop, length):
+        size = min(length, stop - begin)
+        edges = [begin + size * i // threads // block * block for i in range(threads)]
+        runs.append(list(pairwise([*edges, begin + size])))
+    return runs
+
+
 class Walk:
     """The links of tokens[start:stop]. One walk finds the sizes of buckets, another one scatters links to some."""
 
     def __init__(
         self, tokens: np.ndarray, extractor: Extractor, threads: int, start: int = 0, stop: int | None = None,
-        advance: Advance = ignore,
+        run_tokens: int | None = None, advance: Advance = ignore,
     ) -> None:  # fmt: skip
+        """`run_tokens`: tokens of a run; None for one run."""
         self.tokens, self.extractor, self.threads = tokens, extractor, threads
-        self.chunks = parallel.shares(start, len(tokens) if stop is None else stop, threads)
+        stop = len(tokens) if stop is None else stop
+        length = max(1, stop - start) + extractor.block if run_tokens is None else run_tokens
+        self.runs = cut(start, stop, length, threads, extractor.block)
         bits = np.uint64(extractor.layout.bucket_bits)
-        self.chunk_sizes = np.zeros((len(self.chunks), 1 << extractor.layout.bucket_bits), np.int64)
-        """Links of each chunk of the text in each bucket. (chunks, buckets)"""
+        self.sizes = np.zeros((len(self.runs), threads, 1 << extractor.layout.bucket_bits), np.uint32)
+        self._chunks = [chunk for run in self.runs for chunk in run]
+        self._chunk_sizes = self.sizes.reshape(len(self._chunks), -1)
 
         def work(chunk: int) -> None:
-            for start, stop in extractor.blocks(*self.chunks[chunk]):
+            for start, stop in extractor.blocks(*self._chunks[chunk]):
                 keys = extractor.keys(tokens, start, stop)
-                count_kernels.count_buckets(keys[1:], bits, self.chunk_sizes[chunk])
+                count_kernels.count_buckets(keys[1:], bits, self._chunk_sizes[chunk])
                 advance(stop - start)
 
-        parallel.run(work, range(len(self.chunks)), threads)
-        self.bucket_sizes = self.chunk_sizes.sum(axis=0)
-        """Links in each bucket, repeats included. (buckets,) int64"""
+        parallel.run(work, range(len(self._chunks)), threads)
+        self.bucket_sizes = self.sizes.sum(axis=(0, 1), dtype=np.int64)
 
-    def scatter(
-        self, first: int, last: int, links: np.ndarray, origins: np.ndarray = NO_ORIGINS, advance: Advance = ignore
-    ) -> None:
-        """Write the links of the buckets [first, last) to `links`, bucket by bucket, as integers that sort by row.
-
-        origins: if given, receives for each link token * (templates - 1) + template - 1.
-        """
+    def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
+        """See `Links.scatter`."""
         layout = self.extractor.layout
-        sizes = self.chunk_sizes[:, first:last]
-        cursors = np.zeros_like(self.chunk_sizes)
-        cursors[:, first:last] = bounds_of(self.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        sizes = self._chunk_sizes[:, first:last].astype(np.int64)
+        starts = bounds_of(self.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
         bits = np.uint64(layout.bucket_bits), np.uint64(layout.target_bits)
-        per_token = self.extractor.n_templates - 1
 
         def work(chunk: int) -> None:
-            for start, stop in self.extractor.blocks(*self.chunks[chunk]):
+            cursors = np.zeros(len(self.bucket_sizes), np.int64)
+            cursors[first:last] = starts[chunk]
+            for start, stop in self.extractor.blocks(*self._chunks[chunk]):
                 keys = self.extractor.keys(self.tokens, start, stop)[1:]
-                count_kernels.scatter(
-                    keys, self.tokens[start:stop], *bits, first, last, cursors[chunk], links, start * per_token, origins
-                )
+                count_kernels.scatter(keys, self.tokens[start:stop], *bits, first, last, cursors, links)
                 advance(stop - start)
 
-        parallel.run(work, range(len(self.chunks)), self.threads)
+        parallel.run(work, range(len(self._chunks)), self.threads)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-from functools import partial
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from snm.adjustment.function import Adjustment, AdjustmentFunction
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
 from snm.counts.counting import PENDING_BYTES, Counter
 from snm.counts.walks import LINK_BYTES
+from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.gate.fitting import GateEvents, GateReport, fit
 from snm.layouts.counts import Counts
@@ -28,13 +28,13 @@ from snm.settings import Settings
 from snm.storage import ModelWriter
 from snm.system import release_free_memory, resident_bytes
 from snm.text.encoding import Text
-from snm.text.sampling import sample_sentences
+from snm.text.sampling import draw_sentences
 
 PROGRAM_BYTES = 192 << 20  # the program itself
 GROWTH_BYTES = 64 << 20  # by which the program grows while it counts: compiled code, file buffers
 PENDING_SHARE = 1 / 8  # of the memory, at most, for counts that are not yet written
 TOKENS_SHARE = 1 / 16  # of the memory, at most, for the page cache of the tokens, which every partition reads
-EVENTS_SHARE = 0.4  # for annotated events: on disk, random writes to them are slow
+EVENTS_SHARE = 0.4  # for the counts of annotated events: of all, or of one run if they are on disk
 TABLE_SHARE = 1 - EVENTS_SHARE
 MIN_PARTITION_BYTES = 128 << 20
 MAX_WALKS = 12  # over the tokens; more would take longer than writing links to disk and reading them again
@@ -58,18 +58,23 @@ class CpuEngine:
         return min(fitting // SLOTS_PER_LINE * SLOTS_PER_LINE, MAX_DEFAULT_SLOTS)
 
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> TrainingEvents:
-        s = self.settings
-        wanted = s.training.max_events(extractor.n_templates)
-        available = EVENTS_SHARE * self.array_bytes
-        fitting = int(text.events * available / max(1, AnnotatedEvents.bytes_needed(text, extractor)))
-        limited = s.training.events is None and fitting < min(wanted, text.events)
-        events = sample_sentences(text, fitting if limited else wanted, s.seed, writer.spool)
-        if events.events < text.events:
-            why = ": as many as fit into memory" if limited else ""
-            self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence{why}")
-        in_memory = limited or AnnotatedEvents.bytes_needed(events, extractor) <= available
-        storage = partial(np.zeros, dtype=np.uint32) if in_memory else writer.scratch
-        return AnnotatedEvents(events, extractor, unigrams, storage)
+        wanted, chosen = self.settings.training.events, None
+        if wanted is not None and wanted < text.events:
+            drawn = draw_sentences(text, wanted, self.settings.seed)
+            chosen = np.concatenate([mask for _, mask in drawn])
+        memory = int(EVENTS_SHARE * self.array_bytes)
+        events = AnnotatedEvents(text, extractor, unigrams, memory, writer.disk_array, chosen)
+        if chosen is not None:
+            self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
+        if not events.bytes_in_memory:
+            free = shutil.disk_usage(writer.folder).free
+            message = f"the counts of events need up to {events.bytes_needed / 1e6:,.0f} MB of disk"
+            if events.bytes_needed > free:
+                raise SettingsError(
+                    f"{message}, {free / 1e6:,.0f} MB are free; choose fewer features, or give more --memory"
+                )
+            self.notify(message)
+        return events
 
     def count(
         self, text: Text, extractor: Extractor, prune: int, annotations: TrainingEvents | None, writer: ModelWriter
@@ -81,9 +86,7 @@ class CpuEngine:
         token_bytes = text.tokens.nbytes
         partition_bytes = s.memory - (resident_bytes() or PROGRAM_BYTES) - GROWTH_BYTES - self.pending_bytes
         if annotations is not None:
-            token_bytes += annotations.text.tokens.nbytes
-            if not isinstance(annotations.values, np.memmap):
-                partition_bytes -= annotations.values.nbytes  # zeros that are not yet resident
+            partition_bytes -= annotations.bytes_in_memory
         partition_bytes -= min(token_bytes, int(TOKENS_SHARE * s.memory))
         partition_bytes = max(partition_bytes, MIN_PARTITION_BYTES)
         spill = writer if self._spills(text, extractor, partition_bytes, writer) else None

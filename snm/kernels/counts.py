@@ -10,8 +10,10 @@ from snm.kernels.compile import helper, kernel
 from snm.layouts.counts import PACKED_EXACTLY
 from snm.layouts.keys import ABSENT
 
+DIGIT_BITS = 11  # of radix sort
 _ONE = np.uint64(1)
 _64 = np.uint64(64)
+_DIGIT = np.uint64((1 << DIGIT_BITS) - 1)
 
 
 @kernel
@@ -26,27 +28,33 @@ def count_buckets(keys, bucket_bits, sizes):
 
 
 @kernel
-def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links, base, origins):
-    """Write the sort key of each link in the buckets [first, last) to links[cursors[bucket]], and advance the cursor.
-
-    Unless it is empty, `origins` receives at the same index where the link comes from: base + event * templates +
-    template.
-    """
+def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links):
+    """Write the sort key of each link in the buckets [first, last) to links[cursors[bucket]]; advance the cursor."""
     shift = _64 - bucket_bits
     drop_target = ~((_ONE << target_bits) - _ONE)
     low, high = np.uint64(first), np.uint64(last)
-    templates = keys.shape[0]
-    for q in range(templates):
+    for q in range(keys.shape[0]):
         column = keys[q]
         for k in range(len(column)):
             key = column[k]
             bucket = key >> shift
             if key != ABSENT and bucket >= low and bucket < high:
-                at = cursors[bucket]
-                links[at] = (((key ^ _ONE) << bucket_bits) & drop_target) | np.uint64(targets[k])
-                if len(origins):
-                    origins[at] = base + k * templates + q
-                cursors[bucket] = at + 1
+                links[cursors[bucket]] = (((key ^ _ONE) << bucket_bits) & drop_target) | np.uint64(targets[k])
+                cursors[bucket] += 1
+
+
+@kernel
+def gather(keys, bucket_bits, cursors, counts, values):
+    """Take the counts of links in the order in which `scatter` wrote the links: values[event, template], 0 for none."""
+    shift = _64 - bucket_bits
+    for q in range(keys.shape[0]):
+        column = keys[q]
+        for k in range(len(column)):
+            values[k, q] = 0
+            if column[k] != ABSENT:
+                bucket = column[k] >> shift
+                values[k, q] = counts[cursors[bucket]]
+                cursors[bucket] += 1
 
 
 @kernel
@@ -157,28 +165,84 @@ def unpack_count(packed):
     return np.int64(packed - (shift << np.uint32(11))) << np.int64(shift)
 
 
-@kernel
-def annotate_runs(
-    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, wanted, origins, values
-):  # fmt: skip
-    """Set values[origins[i]] to the packed counts of the link wanted[i], or to 0 where its row is not kept.
+@helper
+def sort_with_order(links, order, other_links, other_order, sizes):
+    """Sort links, and set order[i] to where link i was before. By the digits of radix sort, the lowest first.
 
-    `links` are sorted buckets; `wanted` are some of their links, also sorted.
+    `other_links` and `other_order` are scratch memory of the same sizes, `sizes` of one number for each digit. Sorting
+    indices by comparison takes two to three times as long.
     """
-    w = 0
+    for i in range(len(links)):
+        order[i] = i
+    swapped = False
+    for digit in range(0, 64, DIGIT_BITS):
+        swapped ^= move_by_digit(
+            other_links if swapped else links, other_order if swapped else order, np.uint64(digit), sizes,
+            links if swapped else other_links, order if swapped else other_order,
+        )  # fmt: skip
+    if swapped:
+        for i in range(len(links)):
+            links[i], order[i] = other_links[i], other_order[i]
+
+
+@helper
+def move_by_digit(links, order, shift, sizes, to_links, to_order):
+    """Copy links and their order, sorted by one digit and else as they were; False if there is nothing to sort."""
+    for d in range(len(sizes)):
+        sizes[d] = 0
+    for i in range(len(links)):
+        sizes[(links[i] >> shift) & _DIGIT] += 1
+    if len(links) and sizes[(links[0] >> shift) & _DIGIT] == len(links):
+        return False
+    begin = np.int64(0)
+    for d in range(len(sizes)):
+        sizes[d], begin = begin, begin + sizes[d]
+    for i in range(len(links)):
+        digit = (links[i] >> shift) & _DIGIT
+        at = sizes[digit]
+        sizes[digit] = at + 1
+        to_links[at], to_order[at] = links[i], order[i]
+    return True
+
+
+@kernel
+def sort_and_annotate(
+    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, values, other_links, orders, sizes
+):  # fmt: skip
+    """Sort buckets, and set values[i] to the packed counts of the link that was links[i]; 0 where its row is not kept.
+
+    `other_links` and `orders` (2, n) are scratch memory for the largest bucket. Returns how many values are of features
+    seen at all, and seen more than once.
+    """
+    seen = seen_again = 0
     for b in range(len(bounds) - 1):
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
-        i = bounds[b]
-        while i < bounds[b + 1]:
+        bucket, packed = links[bounds[b] : bounds[b + 1]], values[bounds[b] : bounds[b + 1]]
+        n = len(bucket)
+        order = orders[0, :n]
+        sort_with_order(bucket, order, other_links[:n], orders[1, :n], sizes)
+        i = np.int64(0)
+        while i < n:
             start = i
-            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
+            i, _, kept = next_row(bucket, i, n, prefix, bucket_bits, target_bits, type_shift, min_counts)
+            seen += i - start if kept else 0
+            seen_again += i - start if kept and i - start > 1 else 0
             k = start
             while k < i:
-                link = links[k]
-                first = k
-                while k < i and links[k] == link:
+                first, link = k, bucket[k]
+                while k < i and bucket[k] == link:
                     k += 1
-                packed = pack_counts(i - start, k - first) if kept else np.uint32(0)
-                while w < len(wanted) and wanted[w] == link:
-                    values[origins[w]] = packed
-                    w += 1
+                counts = pack_counts(i - start, k - first) if kept else np.uint32(0)
+                for j in range(first, k):
+                    packed[order[j]] = counts
+    return seen, seen_again
+
+
+@kernel
+def collect_run(values, starts, sizes, out):
+    """Copy a run's values, sizes[b] from values[starts[b]] on for each bucket, to `out`."""
+    at = 0
+    for b in range(len(sizes)):
+        for i in range(sizes[b]):
+            out[at + i] = values[starts[b] + i]
+        at += sizes[b]
