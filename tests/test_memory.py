@@ -11,7 +11,9 @@ import pytest
 
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
 from snm.engines import cpu
+from snm.errors import SettingsError
 from snm.memory import Peak
+from snm.pipeline import train
 from snm.progress import ignore, silent
 from snm.settings import MIN_MEMORY, Settings
 from snm.system import resident_bytes
@@ -44,3 +46,11 @@ def test_the_memory_shares_sum_to_at_most_one(memory: int, how: dict[str, object
     assert engine.max_slots % 8 == 0
     if memory >= Settings().memory and not how:
         assert engine.max_slots == MAX_DEFAULT_SLOTS
+
+
+def test_a_feature_with_more_links_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "MIN_PARTITION_BYTES", 1000)
+    monkeypatch.setattr(cpu, "resident_bytes", lambda: MIN_MEMORY)
+    with pytest.raises(SettingsError, match="a feature is so frequent"):
+        train(iter(["a a a a"] * 1000), tmp_path / "m", Settings(memory=MIN_MEMORY))
+    assert not list(tmp_path.iterdir())

@@ -38,7 +38,7 @@ LINKS_PER_PART = 1 << 20  # sorted and encoded together, at most
 BYTES_PER_LINK = 28  # of counts, at most: every link has a row of its own
 VALUE_BYTES = 4  # of the packed counts of a link
 SORT_BYTES = 16  # of scratch memory for each link of a bucket
-MAX_SORTED_TOGETHER = 1 << 20  # links of a bucket that threads sort at the same time
+MAX_SORTED_TOGETHER = 1 << 20  # links of a bucket that several threads sort at the same time
 PENDING_BYTES = 256 << 20  # of parts that are finished and not consumed
 # A partition takes no more memory than these say, even if there is more: another walk over the tokens is cheap.
 ENOUGH_PARTITIONS, SMALL_PARTITION = 4, 256 << 20
@@ -129,6 +129,7 @@ class Counter:
         parts = parallel.ahead(threads) + 1
         self._links_per_part = min(LINKS_PER_PART, pending_bytes // (BYTES_PER_LINK * parts))
         self._progress, self._tokens = progress, len(text.tokens)
+        self._sorted_together = 0
         run_tokens = None if annotations is None else annotations.run_tokens
         self._source: Links
         with progress("sizing", self._tokens) as bar:
@@ -145,13 +146,17 @@ class Counter:
         """The share of `links` that has been counted. Keys are hashes, so about the same share of C is finished."""
 
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
-        sizes, link_bytes = self._source.bucket_sizes, LINK_BYTES
+        sizes, link_bytes, scratch = self._source.bucket_sizes, LINK_BYTES, 0
+        largest = int(sizes.max(initial=0))
         if self.annotations is not None:
             link_bytes += VALUE_BYTES
-            memory -= SORT_BYTES * (self.threads * MAX_SORTED_TOGETHER + int(sizes.max(initial=0)))
+            self._sorted_together = min(MAX_SORTED_TOGETHER, memory // (8 * SORT_BYTES * self.threads))
+            scratch = SORT_BYTES * (self.threads * min(largest, self._sorted_together) + largest)
+        self.least_bytes = link_bytes * largest + scratch
+        """What the largest bucket takes, which has whole rows: no partition can be smaller."""
         needed = link_bytes * sizes
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
-        return partition_ranges(needed, min(memory, enough), partitions)
+        return partition_ranges(needed, min(max(memory - scratch, memory // 4), enough), partitions)
 
     def __iter__(self) -> Iterator[Counts]:
         """Parts of C in the order of keys. The arrays for links are allocated once and used by all partitions."""
@@ -169,7 +174,7 @@ class Counter:
     def _encode(self, first: int, last: int, links: np.ndarray, values: np.ndarray) -> Iterator[Counts]:
         """Sort the buckets [first, last), annotate events, and run-length encode links."""
         bounds = bounds_of(self._source.bucket_sizes, first, last)
-        sorting = _Sorting(self.threads)
+        sorting = _Sorting(self.threads, self._sorted_together)
         seen = np.zeros(2, np.int64)
 
         def work(group: tuple[int, int]) -> tuple[Counts, tuple[int, int]]:
@@ -213,7 +218,9 @@ class Counter:
 class _Sorting:
     """Scratch memory for sorting buckets. Of the large buckets, one is sorted at a time."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, most: int) -> None:
+        """`most`: links of a bucket that several threads may sort at the same time."""
+        self._most = most
         self._idle: list[tuple[np.ndarray, ...]] = [self._make(0) for _ in range(threads)]
         self._large, self._of_large = threading.Lock(), self._make(0)
 
@@ -227,7 +234,7 @@ class _Sorting:
     @contextmanager
     def scratch(self, size: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Memory for a bucket of `size` links, that no other thread uses."""
-        if size > MAX_SORTED_TOGETHER:
+        if size > self._most:
             with self._large:
                 if len(self._of_large[0]) < size:
                     self._of_large = self._make(size)

@@ -68,6 +68,9 @@ class SpillFile:
     def close(self) -> None:
         self._file.close()
 
+    def __del__(self) -> None:
+        self.close()
+
 
 def _padded(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT

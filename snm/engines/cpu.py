@@ -90,10 +90,16 @@ class CpuEngine:
         partition_bytes -= min(token_bytes, int(TOKENS_SHARE * s.memory))
         partition_bytes = max(partition_bytes, MIN_PARTITION_BYTES)
         spill = writer if self._spills(text, extractor, partition_bytes, writer) else None
-        return Counter(
+        counter = Counter(
             text, extractor, partition_bytes, s.threads, s.partitions, self.progress, prune, annotations,
             self.pending_bytes, spill,
         )  # fmt: skip
+        if counter.least_bytes > partition_bytes:
+            raise SettingsError(
+                f"a feature is so frequent that its links take {counter.least_bytes / 1e6:,.0f} MB of memory; there "
+                f"are {partition_bytes / 1e6:,.0f} MB for them: give more --memory"
+            )
+        return counter
 
     def _spills(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> bool:
         """Whether to spill links: only if they take at most half of the free disk, because counts need disk too."""
