@@ -243,8 +243,8 @@ class TestArrays:
         (path / "vocabulary.txt").write_bytes(made)
         manifest["files"]["vocabulary.txt"]["bytes"] = len(made)
         (path / MANIFEST).write_text(json.dumps(manifest))
-        with pytest.raises(FormatError, match=r"vocabulary\.txt is damaged"):
-            snm.load(path)
+        with pytest.raises(FormatError, match=r"vocabulary(\.txt)? is damaged"):
+            snm.load(path).next_words()  # opening does not read the words themselves
         del manifest["files"]["vocabulary.txt"]
         (path / "vocabulary.txt").unlink()
         (path / MANIFEST).write_text(json.dumps(manifest))

@@ -26,6 +26,8 @@ from snm.layouts.tokens import BEGIN
 from snm.storage import DiskArray
 from snm.text.encoding import Text
 
+MAX_COLLECTED = 4 << 20  # counts that are written to disk at a time
+
 
 class TrainingEvents(Protocol):
     """Events with the counts of their features, on a CPU or a GPU."""
@@ -97,12 +99,14 @@ class AnnotatedEvents:
         sizes = self._links.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
         starts = bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
         for run, (begin, _) in enumerate(self._runs):
-            begin += int(self._links.sizes[run, :, :first].sum(dtype=np.int64))
-            size = int(sizes[run].sum())
-            out = np.empty(size, np.uint32) if self._disk else self._in_memory[begin : begin + size]
-            count_kernels.collect_run(values, starts[run], sizes[run], out)
-            if self._disk:
-                self._disk.write(begin, out)
+            at = begin + int(self._links.sizes[run, :, :first].sum(dtype=np.int64))
+            for a, b in _pieces(sizes[run], MAX_COLLECTED if self._disk else len(values) + 1):
+                size = int(sizes[run, a:b].sum())
+                out = np.empty(size, np.uint32) if self._disk else self._in_memory[at : at + size]
+                count_kernels.collect_run(values, starts[run, a:b], sizes[run, a:b], out)
+                if self._disk:
+                    self._disk.write(at, out)
+                at += size
 
     def mean_features(self, leave_one_out: bool) -> float:
         return 1.0 + float(self._seen[int(leave_one_out)]) / max(1, len(self))
@@ -157,3 +161,10 @@ class AnnotatedEvents:
             parallel.run(work, range(len(self._links.runs[run])), threads)
         trainer.finish()
         return sum(losses) / max(1, self.events)
+
+
+def _pieces(sizes: np.ndarray, most: int) -> list[tuple[int, int]]:
+    """Ranges of buckets with up to `most` links each, or a single bucket. sizes: (buckets,)"""
+    numbers = np.cumsum(sizes) // most
+    edges = np.flatnonzero(np.diff(numbers)) + 1
+    return parallel.between([0, *edges.tolist(), len(sizes)])

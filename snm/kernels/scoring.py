@@ -15,7 +15,7 @@ import numpy as np
 
 from snm.kernels.bits import floor_log2
 from snm.kernels.compile import helper, kernel
-from snm.kernels.gate import add_unigram, clear, mix
+from snm.kernels.gate import add_unigram, clear, make_own_rows, mix
 from snm.kernels.matrix import (
     NO_ROW,
     first_link,
@@ -344,9 +344,10 @@ def fill(start, stop, targets, matrix, scratch, rows):
 
 
 @kernel
-def score(targets, matrix, gate, scratch, rows, probabilities):
+def score(targets, matrix, gate, scratch, probabilities):
     """probabilities[k] = P(targets[k]), of the events whose keys are in scratch.keys; 0 where there is no event."""
     look_up(targets, matrix, scratch)
+    rows = make_own_rows(scratch.keys.shape[1], len(gate.bias))
     for start in range(0, len(targets), TILE):
         stop = min(start + TILE, len(targets))
         fill(start, stop, targets, matrix, scratch, rows)

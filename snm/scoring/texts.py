@@ -9,7 +9,6 @@ import numpy as np
 from snm import parallel
 from snm.features.extraction import Extractor
 from snm.kernels import scoring as scoring_kernels
-from snm.kernels.gate import make_rows
 from snm.kernels.scoring import BUCKET_BITS, MEMO_NUMBERS, Scratch
 from snm.kernels.simd import TILE
 from snm.layouts.gate import Gate
@@ -61,8 +60,7 @@ class TextScorer:
                 else:
                     keys[:, : stop - start] = self.extractor.keys(tokens, start, stop)
             here = slice(*part)
-            rows = make_rows(self.extractor.n_templates, len(self.gate.bias))
-            scoring_kernels.score(tokens[here], self.matrix, self.gate, scratch, rows, probabilities[here])
+            scoring_kernels.score(tokens[here], self.matrix, self.gate, scratch, probabilities[here])
             idle.append(scratch)
 
         parallel.run(score, [(k, min(k + size, len(tokens))) for k in range(0, len(tokens), size)], threads)

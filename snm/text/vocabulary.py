@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from snm.arguments import flag, shown
-from snm.errors import InputError
+from snm.errors import FormatError, InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 
@@ -57,7 +57,13 @@ class Vocabulary:
     @cached_property
     def words(self) -> tuple[str, ...]:
         """All words in the order of their ids. Lazy: 250,000 words take a tenth of a second."""
-        return tuple(self._lines.decode().split("\n")[:-1])
+        try:
+            words = self._lines.decode().split("\n")[:-1]
+        except UnicodeDecodeError as error:
+            raise FormatError(f"the vocabulary is damaged: {error}; restore or rebuild the model") from error
+        if "" in words:
+            raise FormatError("the vocabulary is damaged: a word is empty; restore or rebuild the model")
+        return tuple(words)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
@@ -118,9 +124,8 @@ class Vocabulary:
         vocabulary._lines, vocabulary._size = lines, lines.count(b"\n")
         if vocabulary._size != words:
             raise ValueError(f"{vocabulary._size:,} words; expected {words:,}")
-        if not lines.startswith(special) or not lines.endswith(b"\n") or b"\n\n" in lines:
+        if not lines.startswith(special) or not lines.endswith(b"\n"):
             raise ValueError(f"expected {', '.join(SPECIAL)} and then one word a line")
-        lines.decode()  # UnicodeDecodeError is a ValueError
         return vocabulary
 
 
