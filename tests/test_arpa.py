@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from snm.baselines.backoff.arpa import import_arpa, levels, write_arpa
 from snm.baselines.backoff.model import BackoffModel
 from snm.errors import FormatError
 from snm.evaluation import verify
+from snm.kernels import arpa as arpa_kernels
 from snm.pipeline import train
 from snm.reference import backoff
 from snm.reference.paper import to_sentences
 from snm.settings import Settings
 from snm.text.encoding import encode_files
+from tests.conftest import entry_of
 from tests.test_cli import fails, ok
 
 
@@ -145,3 +150,35 @@ def test_kneser_ney_writes_the_golden_file(tmp_path: Path) -> None:
         if len(parts) > 1:
             numbers = [float(part) for part in parts[::2]]
             assert numbers == pytest.approx([float(part) for part in wanted_parts[::2]], abs=2e-6)
+
+
+@given(
+    number=st.one_of(
+        st.floats(-99, 0).map(repr),
+        st.floats(-99, 0).map(lambda x: f"{x:.7g}"),
+        st.floats(-99, 0).map(lambda x: f"{x:.3e}"),
+        st.sampled_from(
+            ["-99", "0", "+1.5", "-.5", "-5.", "1e5", "-1E-4", "1e400", "nan", "-inf", "-", "", ".", "1e", "--1"]
+        ),
+    )
+)
+def test_numbers_are_read_as_python_reads_them(number: str) -> None:
+    """Or not at all: then Python reads the line."""
+    data = np.frombuffer(number.encode() + b"\tx\n", np.uint8)
+    value, end = entry_of(arpa_kernels.read_number)(data, 0)
+    if end >= 0:
+        assert value == float(number)
+        assert end == len(number)
+    else:
+        assert not re.fullmatch(r"-?\d{1,2}(\.\d{1,7})?", number), "the usual form"
+
+
+def test_lines_of_unusual_form_are_read_among_others(tmp_path: Path) -> None:
+    """The compiled reader stops at such a line, Python reads it, and the compiled one goes on."""
+    lines = ["-1\ta b\t-0.5", "-1 b a -0.25", "-1.00000000000000000001\tb b", "-1\ta a\t", "-2e0\tb </s>"]
+    text = "\\data\\\nngram 1=4\nngram 2=5\n\n\\1-grams:\n-99\t<s>\n-1\ta\t-0.2\n-1\tb\t-0.3\n-1\t</s>\n\n\\2-grams:\n"
+    path = tmp_path / "x.arpa"
+    path.write_text(text + "".join(f"{line.rstrip()}\n" for line in lines) + "\n\\end\\\n")
+    made = import_arpa(path, tmp_path / "m")
+    scores = [made.step(made.step(made.start(), first)[1], second)[0] for first, second in ("ab", "ba", "bb", "aa")]
+    assert [*scores, made.step(made.step(made.start(), "b")[1], "</s>")[0]] == pytest.approx([-1, -1, -1, -1, -2])

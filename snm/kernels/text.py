@@ -16,7 +16,7 @@ DONE, TABLE_FULL, POOL_FULL = range(3)  # values of state[STATUS]
 WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN = range(8)
 STATE_FIELDS = 8
 _OFFSET = np.uint64(0xCBF29CE484222325)
-_EMPTY = np.uint32(0xFFFFFFFF)
+EMPTY = np.uint32(0xFFFFFFFF)
 LEFT_OUT = 0xFFFFFFFE  # id of markers such as <s> in a text, which are no words
 _ONE, _8 = np.uint64(1), np.uint64(8)
 _SPACES, _HIGHEST = np.uint64(0x2121212121212121), np.uint64(0x8080808080808080)  # bytes of 33; highest bits
@@ -70,7 +70,7 @@ def find_word(hashes, ids, h):
     """Index of hash `h` in the table, or of the free entry where it belongs."""
     mask = np.uint64(len(hashes) - 1)
     at = h & mask
-    while ids[at] != _EMPTY and hashes[at] != h:
+    while ids[at] != EMPTY and hashes[at] != h:
         at = (at + np.uint64(1)) & mask
     return at
 
@@ -81,7 +81,7 @@ def insert_words(data, ends, first_id, hashes, ids):
     for i in range(len(ends)):
         h = word_hash(data, ends[i - 1] + 1 if i else 0, ends[i])
         at = find_word(hashes, ids, h)
-        if ids[at] == _EMPTY:
+        if ids[at] == EMPTY:
             hashes[at] = h
             ids[at] = first_id + i
 
@@ -90,7 +90,7 @@ def insert_words(data, ends, first_id, hashes, ids):
 def rehash(old_hashes, old_ids, hashes, ids):
     """Copy every entry of a table into a larger one."""
     for i in range(len(old_ids)):
-        if old_ids[i] != _EMPTY:
+        if old_ids[i] != EMPTY:
             at = find_word(hashes, ids, old_hashes[i])
             hashes[at] = old_hashes[i]
             ids[at] = old_ids[i]
@@ -128,7 +128,7 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, sta
         stop, h = read_word(data, i)
         at = find_word(hashes, ids, h)
         token = ids[at]
-        if token == _EMPTY:
+        if token == EMPTY:
             if learn:
                 if state[WORDS] >= room:
                     state[STATUS] = TABLE_FULL

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,8 +283,13 @@ def read_lines(sources: Files, bad: BadLines | None = None) -> Iterator[list[str
 
 def file_lines(name: str, bad: BadLines) -> Iterator[list[str]]:
     """See `read_lines`."""
-    for block in _file_blocks(name, bad, whole=True, blank=True, eager=name == STDIN):
+    for block in line_blocks(name, bad):
         yield block.decode().split("\n")[:-1]
+
+
+def line_blocks(name: str, bad: BadLines) -> Generator[bytes, None, None]:
+    """The same as validated UTF-8, whole lines."""
+    yield from _file_blocks(name, bad, whole=True, blank=True, eager=name == STDIN)
 
 
 def read_blocks(files: Sequence[str], bad: BadLines) -> Iterator[bytes]:

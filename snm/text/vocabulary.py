@@ -140,14 +140,25 @@ def word_table(lines: bytes = b"") -> tuple[np.ndarray, np.ndarray]:
 
     `lines`: the words, one a line, whose ids are 3 and up.
     """
-    size = 1 << max(6, (4 * lines.count(b"\n")).bit_length())
-    hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
+    hashes, ids = _empty_table(lines)
     for alias in ALIASES_OF_UNKNOWN:
         text_kernels.insert_words(*_ends(alias.encode() + b"\n"), UNKNOWN, hashes, ids)
     for marker in MARKERS:
         text_kernels.insert_words(*_ends(marker.encode() + b"\n"), text_kernels.LEFT_OUT, hashes, ids)
     text_kernels.insert_words(*_ends(lines), len(SPECIAL), hashes, ids)
     return hashes, ids
+
+
+def plain_table(lines: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """A hash table of words, one a line, whose ids are 0 and up, without aliases and markers."""
+    hashes, ids = _empty_table(lines)
+    text_kernels.insert_words(*_ends(lines), 0, hashes, ids)
+    return hashes, ids
+
+
+def _empty_table(lines: bytes) -> tuple[np.ndarray, np.ndarray]:
+    size = 1 << max(6, (4 * lines.count(b"\n")).bit_length())
+    return np.zeros(size, np.uint64), np.full(size, text_kernels.EMPTY, np.uint32)
 
 
 def _ends(lines: bytes) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ length are the contexts of the next, and the links of a context with its words a
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,14 @@ from snm.counts.index import build_row_index
 from snm.errors import FormatError, InputError, SettingsError
 from snm.features.extraction import Extractor
 from snm.features.specification import MAX_WORDS, FeatureSpec
+from snm.kernels import arpa as arpa_kernels
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.manifest import describe_rows
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
-from snm.text.files import BadLines, file_lines
-from snm.text.vocabulary import Vocabulary, has_white_space
+from snm.text.files import BadLines, line_blocks
+from snm.text.vocabulary import Vocabulary, has_white_space, plain_table
 
 NAMES = {BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
 LINES_PER_WRITE = 1 << 16
@@ -134,7 +135,8 @@ def import_arpa(
         keys, targets, p = keys[order], targets[order], p[order]
         if ((keys[1:] == keys[:-1]) & (targets[1:] == targets[:-1])).any():
             raise FormatError(f"{path}: an n-gram is there twice; expected each once")
-        features, starts = np.unique(keys, return_index=True)
+        starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+        features = keys[starts]
         backoffs = _backoffs(extractor, read, features, path)
         index = build_row_index(features)
         offsets = np.append(starts, len(keys))
@@ -156,7 +158,7 @@ def import_arpa(
 def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
     read: list[Level] = []
     ids: dict[str, int] = {}
-    with closing(_text_lines(path, advance)) as lines:
+    with closing(_ArpaLines(path, advance)) as lines:
         expected = _header(lines, path)
         for length, n in enumerate(expected, 1):
             words, values, found = np.zeros((0, length), np.uint32), np.zeros((0, 2)), 0
@@ -182,10 +184,14 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                         f"1-grams"
                     ) from None
                 found += 1
+                if length > 1:
+                    found = lines.read_ngrams(words, values, found)
             if found != n:
                 raise FormatError(f"{path}: {found:,} {length}-grams; expected {n:,}, as its header says")
             if length == 1 and len(ids) != n:
                 raise FormatError(f"{path}: a word is there twice among the 1-grams; expected each once")
+            if length == 1:
+                lines.table = plain_table("".join(f"{word}\n" for word in ids).encode())
             wrong = np.flatnonzero(~((values[:n, 0] <= 0) & np.isfinite(values[:n]).all(axis=1)))
             if len(wrong):
                 numbers = values[wrong[0]].tolist()
@@ -206,14 +212,37 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-def _text_lines(path: Path, advance: Advance) -> Generator[str, None, None]:
-    """Lines of a file, without their ends; an error of the file is one of its format. `advance` receives bytes."""
-    try:
-        for lines in file_lines(str(path), BadLines(advice="expected an ARPA file as text")):
-            advance(len("\n".join(lines).encode()) + 1)
-            yield from lines
-    except InputError as error:
-        raise FormatError(str(error)) from error
+class _ArpaLines:
+    """The lines of a file, without their ends; an error of the file is one of its format."""
+
+    def __init__(self, path: Path, advance: Advance) -> None:
+        """`advance` receives bytes."""
+        self._blocks = line_blocks(str(path), BadLines(advice="expected an ARPA file as text"))
+        self._block, self._at, self._advance = b"", 0, advance
+        self.table = np.empty(0, np.uint64), np.empty(0, np.uint32)
+        """Of the words, see `plain_table`."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        while self._at == len(self._block):
+            try:
+                self._block, self._at = next(self._blocks), 0
+            except InputError as error:
+                raise FormatError(str(error)) from error
+            self._advance(len(self._block))
+        start, self._at = self._at, self._block.index(b"\n", self._at) + 1
+        return self._block[start : self._at - 1].decode()
+
+    def read_ngrams(self, words: np.ndarray, values: np.ndarray, found: int) -> int:
+        """Read the next lines, if they are plain n-grams, into words[found:] and values[found:]; return their number."""
+        data = np.frombuffer(self._block, np.uint8)
+        self._at, found = arpa_kernels.read_ngrams(data, self._at, *self.table, words, values, found)
+        return found
+
+    def close(self) -> None:
+        self._blocks.close()
 
 
 def _renumber(ids: dict[str, int], read: list[Level]) -> tuple[Vocabulary, list[Level]]:
