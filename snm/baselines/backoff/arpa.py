@@ -236,7 +236,7 @@ class _ArpaLines:
         return self._block[start : self._at - 1].decode()
 
     def read_ngrams(self, words: np.ndarray, values: np.ndarray, found: int) -> int:
-        """Read the next lines, if they are plain n-grams, into words[found:] and values[found:]; return their number."""
+        """Read the next lines, if they are plain n-grams, into words[found:] and values[found:]; return how many."""
         data = np.frombuffer(self._block, np.uint8)
         self._at, found = arpa_kernels.read_ngrams(data, self._at, *self.table, words, values, found)
         return found
