@@ -290,8 +290,8 @@ def test_every_link_of_a_long_row_is_found(crowded: str, n: int, code_bytes: int
     links = np.zeros(4 * LINE + 3 * n, spread.link_type)
     others = np.iinfo(links.dtype).max  # rows on both sides
     links[:before] = others
-    positions = matrix_writing_kernels.write_long_row(0, n, targets, codes, spread, before, links)
-    assert positions == matrix_writing_kernels.measure_long_row(0, n, targets, spread)
+    positions = entry_of(matrix_writing_kernels.write_long_row)(0, n, targets, codes, spread, before, links)
+    assert positions == entry_of(matrix_writing_kernels.measure_long_row)(0, n, targets, spread)
     assert positions % LINE == 0
     links[before + positions :] = others
     assert np.count_nonzero(links[before : before + positions]) == n

@@ -11,7 +11,7 @@ import click
 from snm.cli.terminal import bar
 from snm.progress import Advance
 
-KERNELS = {"train": 154, "kn": 40, "next": 60, "score": 80, "all": 275}
+KERNELS = {"train": 151, "kn": 40, "next": 60, "score": 80, "all": 272}
 """About how many functions Numba compiles for a command, for the length of its bar."""
 
 

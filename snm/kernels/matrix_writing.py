@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from snm.kernels.compile import helper, kernel
+from snm.kernels.compile import array_helper, helper, kernel
 from snm.kernels.matrix import lines_of, mark_of, position_of_link, spread_target
 from snm.kernels.simd import as_bits
 from snm.layouts.matrix import INLINE, LINE, LONG, LONG_BYTES, MAX_IN_PAGE, MAX_UNSUMMED, WIDE
@@ -50,7 +50,7 @@ def long_positions(end, n):
     return max(LINE * lines_of(n), (end // LINE + 1) * LINE)
 
 
-@kernel
+@array_helper
 def measure_long_row(start, stop, targets, spread):
     """Positions of the long row that links [start, stop) make."""
     n, end = stop - start, np.int64(0)
@@ -62,17 +62,28 @@ def measure_long_row(start, stop, targets, spread):
     return long_positions(end, n)
 
 
-@kernel
+@array_helper
 def write_long_row(start, stop, targets, codes, spread, at, long_links):
     """Write links [start, stop) as a long row to long_links[at:], which are zeros; return its number of positions.
 
     A link goes to the line that its target selects, or to the first free position after it.
     """
     n, end = stop - start, np.int64(0)
-    links = np.empty(n, np.uint64)
+    links, next_of_line = np.empty(n, np.uint64), np.zeros(lines_of(n) + 1, np.int64)
     for link in range(start, stop):
-        links[link - start] = pack_link(targets[link], codes[link], spread)
-    links.sort()
+        next_of_line[position_of_link(spread_target(targets[link], spread), n, spread) // LINE + 1] += 1
+    for line in range(lines_of(n)):
+        next_of_line[line + 1] += next_of_line[line]
+    for link in range(start, stop):  # sorted by line, and then inside of a line: Numba's sort takes long to compile
+        line = position_of_link(spread_target(targets[link], spread), n, spread) // LINE
+        links[next_of_line[line]] = pack_link(targets[link], codes[link], spread)
+        next_of_line[line] += 1
+    for i in range(1, n):
+        link, k = links[i], i
+        while k > 0 and links[k - 1] > link:
+            links[k] = links[k - 1]
+            k -= 1
+        links[k] = link
     for link in links:
         line = position_of_link(np.int64(link >> spread.code_bits), n, spread) // LINE
         end = max(end, line * LINE) + 1
@@ -105,9 +116,9 @@ def measure_pages(first, last, counts, shift, singles, code_bytes, spread, sizes
 
 @helper
 def put(value, size, at, data):
-    """Write `size` bytes of a number, little-endian, to data[at:]; return where they end."""
+    """Write `size` bytes of a uint64, little-endian, to data[at:]; return where they end."""
     for i in range(size):
-        data[at + i] = np.uint8((np.uint64(value) >> np.uint64(8 * i)) & np.uint64(255))
+        data[at + i] = np.uint8((value >> np.uint64(8 * i)) & np.uint64(255))
     return at + size
 
 
@@ -137,37 +148,37 @@ def write_pages(first, last, counts, count_codes, link_codes, values, shift, sin
             mark = mark_of(counts.features[row + i], shift)
             if i > 0 and mark == mark_of(counts.features[row + i - 1], shift):
                 shadowed += 1
-            put(mark, 3, marks + 3 * i, data)
+            put(np.uint64(mark), 3, marks + 3 * i, data)
             start, stop = counts.offsets[row + i], counts.offsets[row + i + 1]
             n = stop - start
             target = counts.targets[stop - 1]
             if counts.feature_counts[row + i] == 1 and singles and target < INLINE:
-                put(target, 2, entries + 2 * i, data)
+                put(np.uint64(target), 2, entries + 2 * i, data)
                 continue
-            put(INLINE + at - tail, 2, entries + 2 * i, data)
+            put(np.uint64(INLINE + at - tail), 2, entries + 2 * i, data)
             max_offset = max(max_offset, at - tail)
             wide = target >= 0x10000 or (counts.feature_counts[row + i] == 1 and singles)
-            at = put(count_codes[row + i], 1, at, data)
+            at = put(np.uint64(count_codes[row + i]), 1, at, data)
             if n > MAX_IN_PAGE:
                 total = np.float64(0.0)
                 for link in range(start, stop):
                     total += values[link_codes[link]]
-                at = put(LONG, 1, at, data)
-                at = put(n, 4, at, data)
-                at = put(as_bits(np.float32(total)), 4, at, data)
-                at = put(long_base + long_at, 6, at, data)
+                at = put(np.uint64(LONG), 1, at, data)
+                at = put(np.uint64(n), 4, at, data)
+                at = put(np.uint64(as_bits(np.float32(total))), 4, at, data)
+                at = put(np.uint64(long_base + long_at), 6, at, data)
                 long_at += write_long_row(start, stop, counts.targets, link_codes, spread, long_at, long_links)
                 continue
-            at = put(n | (WIDE if wide else 0), 1, at, data)
+            at = put(np.uint64(n | (WIDE if wide else 0)), 1, at, data)
             if n > MAX_UNSUMMED:
                 total = np.float64(0.0)
                 for link in range(start, stop):
                     total += values[link_codes[link]]
-                at = put(as_bits(np.float32(total)), 4, at, data)
+                at = put(np.uint64(as_bits(np.float32(total))), 4, at, data)
             for link in range(start, stop):
-                at = put(counts.targets[link], 4 if wide else 2, at, data)
+                at = put(np.uint64(counts.targets[link]), 4 if wide else 2, at, data)
             if not (counts.feature_counts[row + i] == 1 and singles):
                 for link in range(start, stop):
-                    at = put(link_codes[link], code_bytes, at, data)
+                    at = put(np.uint64(link_codes[link]), code_bytes, at, data)
         row = end
     return most_rows, max_offset, shadowed
