@@ -164,7 +164,7 @@ class AnnotatedEvents:
 
 
 def _pieces(sizes: np.ndarray, most: int) -> list[tuple[int, int]]:
-    """Ranges of buckets with up to `most` links each, or a single bucket. sizes: (buckets,)"""
+    """Ranges of buckets with about `most` links each, or a single bucket. sizes: (buckets,)"""
     numbers = np.cumsum(sizes) // most
     edges = np.flatnonzero(np.diff(numbers)) + 1
     return parallel.between([0, *edges.tolist(), len(sizes)])

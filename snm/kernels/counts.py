@@ -170,7 +170,7 @@ def sort_with_order(links, order, other_links, other_order, sizes):
     """Sort links, and set order[i] to where link i was before. By the digits of radix sort, the lowest first.
 
     `other_links` and `other_order` are scratch memory of the same sizes, `sizes` of one number for each digit. Sorting
-    indices by comparison takes two to three times as long.
+    indices by comparison takes up to three times as long.
     """
     for i in range(len(links)):
         order[i] = i
