@@ -88,11 +88,14 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-on_error_option = click.option(
-    "--on-error", type=click.Choice(["fail", "replace", "skip-line"]), default="fail", show_default=True,
-    help="What to do with a line that is not UTF-8 or has a NUL byte: end with an error, replace the bytes by U+FFFD, "
-    "or leave out the line.",
-)  # fmt: skip
+ON_ERROR: dict[str, Any] = {
+    "type": click.Choice(["fail", "replace", "skip-line"]),
+    "default": "fail",
+    "show_default": True,
+    "help": "What to do with a line that is not UTF-8 or has a NUL byte: end with an error, replace the bytes by "
+    "U+FFFD, or leave out the line.",
+}
+on_error_option = click.option("--on-error", **ON_ERROR)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 import_option = click.option(
     "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=import_modules,

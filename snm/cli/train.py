@@ -10,6 +10,7 @@ import click
 
 from snm.arguments import MAX_THREADS, file_path
 from snm.cli.options import (
+    ON_ERROR,
     Command,
     GroupedCommand,
     GroupedOption,
@@ -52,9 +53,7 @@ OPTIONS = [
     option("--min-count", type=Number(1), default=3, show_default=True,
         help="Words seen less often are <UNK>."),
     option("--vocab", help="File with the vocabulary, one word a line, instead of the text's own."),
-    option("--on-error", type=click.Choice(["fail", "replace", "skip-line"]), default="fail", show_default=True,
-        help="What to do with a line of TEXT, --dev or --vocab that is not UTF-8 or has a NUL byte: end with an error, "
-        "replace the bytes by U+FFFD, or leave out the line."),
+    option("--on-error", **ON_ERROR),
     option("--memory", type=Size(), default="4G", show_default=True,
         help="Memory that training an SNM by one pass may use, mapped files not counted. With less, counting takes "
         "longer, and the adjustment is learned from fewer events with fewer weights."),

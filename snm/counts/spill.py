@@ -62,8 +62,10 @@ class SpillFile:
             done += moved
 
     def free(self, at: int, size: int) -> None:
-        """Give the disk of bytes that are no longer needed back to the system, where it can."""
-        system.punch_hole(self._file, at, size)
+        """Give the disk of whole blocks that are no longer needed back to the system, where it can."""
+        first, last = _padded(at), (at + size) // ALIGNMENT * ALIGNMENT
+        if first < last:
+            system.punch_hole(self._file, first, last - first)
 
     def close(self) -> None:
         self._file.close()

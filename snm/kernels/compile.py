@@ -80,9 +80,7 @@ def _keep_nothing(*overload):
 
 
 def _refuse(*arguments):
-    raise TypeError(
-        "a helper is for kernels only: it has no entry from Python, which takes as long to compile as it does"
-    )
+    raise TypeError("only kernels can call a helper: it is compiled without an entry from Python")
 
 
 def _compiled(*, signatures=(), **options):
