@@ -23,14 +23,17 @@ from snm.adjustment.held_out import HeldOut
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS
 from snm.adjustment.training import TrainingReport, train_adjustment
 from snm.arguments import functions, shown
-from snm.baselines.backoff import katz, kneser_ney, stupid_backoff
-from snm.baselines.backoff.estimation import Training
+from snm.baselines.backoff.estimation import Estimator, estimate
+from snm.baselines.backoff.katz import Katz
+from snm.baselines.backoff.kneser_ney import KneserNey
 from snm.baselines.backoff.model import BackoffModel
+from snm.baselines.backoff.orders import Orders
+from snm.baselines.backoff.stupid_backoff import StupidBackoff
 from snm.baselines.neural.settings import require_torch
 from snm.counts.counting import unigram_counts
 from snm.counts.index import build_row_index
 from snm.engines import Engine
-from snm.engines.cpu import PROGRAM_BYTES
+from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import InputError, SettingsError
 from snm.features.extraction import Extractor
 from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
@@ -178,9 +181,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
 def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, Texts(text, text), vocabulary)
-    engine = engines.make(job.settings, text.events, job.progress, job.notify)
-    counted = count(job, engine, text, extractor, unigram_counts(text, extractor), None)
-    smooth(job, text, extractor, counted, figures)
+    smooth(job, text, extractor, figures)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -314,8 +315,7 @@ def count(
 ) -> Counted:
     """Count the features of a text, and annotate `events` with their counts. `unigrams`: the empty feature's row."""
     writer, spec = job.writer, extractor.spec
-    prune = job.settings.prune if job.settings.model == "snm" else 1
-    counting = engine.count(text, extractor, prune, events, writer)
+    counting = engine.count(text, extractor, job.settings.prune, events, writer)
     job.notify(f"{counting.links:,} features of events, {len(spec.templates)} an event at most")
     for name, dtype in COUNT_ARRAYS.items():
         writer.array(name, dtype)
@@ -468,24 +468,21 @@ def _gate_events(job: Job, extractor: Extractor, pages: dict[str, Any], text: Te
 # other models
 
 
-def smooth(job: Job, text: Text, extractor: Extractor, counted: Counted, figures: dict[str, Any]) -> None:
-    """Estimate Kneser-Ney, Katz or stupid backoff from the counts, and write the model."""
+def smooth(job: Job, text: Text, extractor: Extractor, figures: dict[str, Any]) -> None:
+    """Estimate Kneser-Ney, Katz or stupid backoff, and write the model."""
     s = job.settings
-    counts = _load_counts(job.writer)
-    index = build_row_index(counts.features)
-    training = Training(text, extractor, counts, index, s.threads, job.progress)
-    if s.model == "kn":
-        made = kneser_ney.estimate(training, s.discounts == "modified")
-    else:
-        made = {"katz": katz, "sbo": stupid_backoff}[s.model].estimate(training)
-    for warning in made.warnings:
+    kinds: dict[str, Estimator] = {
+        "kn": KneserNey(s.discounts == "modified"), "katz": Katz(), "sbo": StupidBackoff(),
+    }  # fmt: skip
+    estimator = kinds[s.model]
+    memory = partition_bytes(s.memory, len(text.tokens))
+    orders = Orders(text, extractor, job.writer, memory, s.threads, job.progress, job.notify)
+    made = estimate(orders, estimator, unigram_counts(text, extractor))
+    for warning in estimator.warnings:
         job.notify(warning)
-    job.writer.array("probabilities", "<f4").append(made.probabilities)
-    job.writer.array("backoffs", "<f4").append(made.backoffs)
-    job.writer.array("index", index.directory.dtype.str).append(index.directory)
-    how = {"index": index.description, "estimation": {"model": s.model, **made.details}}
-    del counts, index, training  # Windows removes no file that is mapped
-    _finish(job, extractor, counted, BackoffModel.kind, {"text": figures, **how})
+    estimation = {"model": s.model, **estimator.details}
+    how = {"text": figures, "index": made.index, "estimation": estimation}
+    _finish(job, extractor, made.rows_by_order, made.links, BackoffModel.kind, how)
 
 
 def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
@@ -521,17 +518,17 @@ def finish_snm(
         flat, report = gate
         job.writer.array("gate", "<f4").append(flat)
         described = {"units": job.settings.gate, **asdict(report)}
-    for name in ("features", "offsets", "targets"):
+    for name in COUNT_ARRAYS:
         job.writer.drop(name)
     how = {"text": figures, "pages": pages, "training": training, "gate": described}
-    _finish(job, extractor, counted, SnmModel.kind, how)
+    _finish(job, extractor, counted.rows_by_type, counted.links, SnmModel.kind, how)
 
 
-def _finish(job: Job, extractor: Extractor, counted: Counted, kind: str, how: dict[str, Any]) -> None:
-    job.writer.drop("feature_counts")
-    job.writer.drop("link_counts")
+def _finish(
+    job: Job, extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
+) -> None:
     if extractor.classes is not None:
         job.writer.array("classes", "<u2").append(extractor.classes)
     extractor.vocabulary.write(job.writer.folder / VOCABULARY)
-    manifest = describe_rows(extractor, counted.rows_by_type, counted.links, kind, how)
+    manifest = describe_rows(extractor, rows_by_type, links, kind, how)
     job.writer.finish(manifest, job.settings.threads)

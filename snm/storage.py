@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from snm import parallel, system
 from snm.arguments import file_path, flag, shown
@@ -38,6 +39,7 @@ MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
 NPY_HEADER = 128  # bytes of the header of a one-dimensional .npy file
 CHUNK_BYTES = 4 << 20  # written at a time
+FREED_BYTES = 4096  # disk is freed in multiples of these
 MOVED_BYTES = 256 << 20  # between memory and a temporary file at a time, at most
 LARGE_CHUNK_BYTES = 32 << 20
 """The same for arrays with random look-ups. Linux caches large writes in huge pages and maps those: look-ups take up to
@@ -74,11 +76,11 @@ class ArrayWriter:
 
 
 class DiskArray:
-    """uint32 numbers in a temporary file, read and written in parts. Not mapped: pages would count as memory."""
+    """Numbers in a temporary file, read and written in parts. Not mapped: pages would count as memory."""
 
-    def __init__(self, file: IO[bytes], length: int) -> None:
-        self._file = file
-        system.allocate(file, 4 * length)
+    def __init__(self, file: IO[bytes], length: int, dtype: npt.DTypeLike = np.uint32) -> None:
+        self._file, self._bytes = file, np.dtype(dtype).itemsize
+        system.allocate(file, max(1, self._bytes * length))
 
     def write(self, start: int, values: np.ndarray) -> None:
         self._move(system.write_at, values, start)
@@ -89,7 +91,7 @@ class DiskArray:
     def _move(self, move: Callable[[IO[bytes], memoryview, int], int], values: np.ndarray, start: int) -> None:
         data, done = values.view(np.uint8).data, 0
         while done < len(data):
-            moved = move(self._file, data[done : done + MOVED_BYTES], 4 * start + done)
+            moved = move(self._file, data[done : done + MOVED_BYTES], self._bytes * start + done)
             if not moved:
                 raise OSError(errno.EIO, "a temporary file ends too early")
             done += moved
@@ -131,15 +133,15 @@ class ModelWriter:
     def append(self, name: str, block: np.ndarray) -> None:
         self._arrays[name].append(block)
 
-    def scratch(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A zeroed uint32 array in a temporary file on disk."""
+    def scratch(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.uint32) -> np.ndarray:
+        """A zeroed array in a temporary file on disk, mapped."""
         with self._temporary_file() as file:
-            system.allocate(file, int(np.prod(shape)) * 4)
-            return np.memmap(file, np.uint32, "r+", shape=shape)
+            system.allocate(file, max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize)
+            return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
 
-    def disk_array(self, length: int) -> DiskArray:
-        """A zeroed uint32 array on disk that is not mapped."""
-        return DiskArray(tempfile.TemporaryFile(dir=self.folder.parent, buffering=0), length)
+    def disk_array(self, length: int, dtype: npt.DTypeLike = np.uint32) -> DiskArray:
+        """A zeroed array on disk that is not mapped."""
+        return DiskArray(tempfile.TemporaryFile(dir=self.folder.parent, buffering=0), length, dtype)
 
     def spool(self, chunks: Iterable[np.ndarray]) -> np.ndarray:
         """Join chunks into one uint32 array in a temporary file on disk."""
@@ -164,6 +166,12 @@ class ModelWriter:
         array = self._arrays[name]
         array.close()
         return np.fromfile(array.path, array.dtype, stop - start, offset=NPY_HEADER + start * array.dtype.itemsize)
+
+    def free(self, name: str, stop: int) -> None:
+        """Free the disk of the first `stop` entries of an array, where the system can. They are read no more."""
+        array = self._arrays[name]
+        with open(array.path, "r+b") as file:
+            system.punch_hole(file, 0, (NPY_HEADER + stop * array.dtype.itemsize) // FREED_BYTES * FREED_BYTES)
 
     def drop(self, name: str) -> None:
         """Delete an array that the finished model does not need."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import snm
-from snm.baselines.backoff.kneser_ney import _last_by_plain_count
+from snm.baselines.backoff.kneser_ney import last_by_plain_count
 from snm.errors import SettingsError
 from snm.layouts.tokens import BEGIN
 from snm.reference import backoff
@@ -75,7 +75,7 @@ def test_the_last_ngram_of_lmplz_has_its_plain_count_in_the_statistics() -> None
         adjusted[3] = counts[3]
         slow = backoff._statistics(sentences, counts, adjusted)
         plain = [Counter(a.values()) for a in adjusted]
-        for order, (continued, count) in enumerate(_last_by_plain_count(text.tokens, 4)):
+        for order, (continued, count) in enumerate(last_by_plain_count(text, 14, 4)):
             plain[order][continued] -= 1
             plain[order][count] += 1
             moved += continued != count

@@ -220,7 +220,7 @@ def _used_files() -> Iterator[str]:
 def tour(folder: Path) -> dict[str, Any]:
     """Train, score, verify, replace, mix, export and interrupt; return figures that are the same on every system."""
     import snm
-    from snm.baselines.backoff import kneser_ney
+    from snm.baselines.backoff.kneser_ney import KneserNey
     from snm.memory import Peak
     from snm.settings import Settings
     from tests.conftest import write_bigrams
@@ -261,13 +261,13 @@ def tour(folder: Path) -> dict[str, Any]:
     def interrupt(*arguments: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    real, kneser_ney.estimate = kneser_ney.estimate, interrupt  # type: ignore[assignment]
+    real, KneserNey.estimate = KneserNey.estimate, interrupt  # type: ignore[method-assign,assignment]
     for name in ("new", "kn"):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         stopped = run("train", text, "-o", folder / name, "--model", "kn", "--force")
         assert (stopped.exit_code, stopped.stderr.strip().split("\n")[-1]) == (130, "snm: interrupted"), stopped
         assert listed() == before, "nothing is left behind"
-    kneser_ney.estimate = real
+    KneserNey.estimate = real  # type: ignore[method-assign]
     with snm.load(folder / "kn") as opened:
         score = opened.score("w1 w2")
         try:

@@ -174,7 +174,7 @@ class Counter:
     def _encode(self, first: int, last: int, links: np.ndarray, values: np.ndarray) -> Iterator[Counts]:
         """Sort the buckets [first, last), annotate events, and run-length encode links."""
         bounds = bounds_of(self._source.bucket_sizes, first, last)
-        sorting = _Sorting(self.threads, self._sorted_together)
+        sorting = Sorting(self.threads, self._sorted_together)
         seen = np.zeros(2, np.int64)
 
         def work(group: tuple[int, int]) -> tuple[Counts, tuple[int, int]]:
@@ -190,7 +190,7 @@ class Counter:
                 )
             return self._encode_group(links, here, first + a), found
 
-        groups = _even_groups(bounds, max(1, int(bounds[-1]) // self._links_per_part))
+        groups = even_groups(bounds, max(1, int(bounds[-1]) // self._links_per_part))
         for (a, b), (part, found) in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
             self.done += float((bounds[b] - bounds[a]) / max(1, self.links))
             seen += found
@@ -215,7 +215,7 @@ class Counter:
         return part
 
 
-class _Sorting:
+class Sorting:
     """Scratch memory for sorting buckets. Of the large buckets, one is sorted at a time."""
 
     def __init__(self, threads: int, most: int) -> None:
@@ -249,7 +249,7 @@ class _Sorting:
             self._idle.append(made)
 
 
-def _even_groups(bounds: np.ndarray, n: int) -> list[tuple[int, int]]:
+def even_groups(bounds: np.ndarray, n: int) -> list[tuple[int, int]]:
     """About n ranges of buckets with nearly equal numbers of links."""
     wanted = np.linspace(0, bounds[-1], n + 1)[1:-1]
     return parallel.between([0, *np.searchsorted(bounds, wanted).tolist(), len(bounds) - 1])

@@ -16,8 +16,7 @@ from typing import IO
 import numpy as np
 
 from snm import parallel, system
-from snm.counts.walks import LINK_BYTES, Walk, bounds_of, cut
-from snm.features.extraction import Extractor
+from snm.counts.walks import LINK_BYTES, KeySource, Walk, bounds_of, cut
 from snm.kernels import counts as count_kernels
 from snm.memory import HUGE_PAGE, zeros
 from snm.progress import Advance, ignore
@@ -87,10 +86,13 @@ class Spilled:
     """The links of a text, as `Walk` has them, from one walk. Partitions must be read in order."""
 
     def __init__(
-        self, tokens: np.ndarray, extractor: Extractor, threads: int, memory: int, writer: ModelWriter,
-        run_tokens: int | None = None, advance: Advance = ignore,
+        self, tokens: np.ndarray, extractor: KeySource, threads: int, memory: int, writer: ModelWriter,
+        run_tokens: int | None = None, advance: Advance = ignore, numbers: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        """`memory`: bytes for a run, which has at most `run_tokens`. `writer`: its folder is on the disk to use."""
+        """`memory`: bytes for a run, which has at most `run_tokens`. `writer`: its folder is on the disk to use.
+
+        numbers: of the events, in place of their links, see `Walk.carrying`.
+        """
         self.threads, buckets = threads, 1 << extractor.layout.bucket_bits
         length = max(1, memory // (LINK_BYTES * max(1, extractor.n_templates - 1)))
         length = length if run_tokens is None else min(length, run_tokens)
@@ -104,6 +106,8 @@ class Spilled:
         at = 0
         for run, chunks in enumerate(self.runs):
             walk = Walk(tokens, extractor, threads, chunks[0][0], chunks[-1][1])
+            if numbers is not None:
+                walk = walk.carrying(numbers)
             walk.scatter(0, buckets, buffer.view(np.uint64), advance)
             self.sizes[run], self._next[run] = walk.sizes[0], at // LINK_BYTES
             self.bucket_sizes += walk.bucket_sizes

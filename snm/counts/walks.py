@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import copy
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from snm import parallel
-from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
+from snm.layouts.keys import KeyLayout
 from snm.progress import Advance, ignore
 
 LINK_BYTES = 8
@@ -18,6 +20,20 @@ LINK_BYTES = 8
 def bounds_of(bucket_sizes: np.ndarray, first: int, last: int) -> np.ndarray:
     """Where the links of the buckets [first, last) begin and end. (last - first + 1,) int64"""
     return np.concatenate([[0], np.cumsum(bucket_sizes[first:last])]).astype(np.int64)
+
+
+class KeySource(Protocol):
+    """What gives events their features: `snm.features.extraction.Extractor`."""
+
+    layout: KeyLayout
+    n_templates: int
+    block: int
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """[start, stop) cut into ranges whose keys stay in the cache."""
+
+    def keys(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Keys of the events whose targets are tokens[start:stop]; the first template is not counted."""
 
 
 class Links(Protocol):
@@ -56,10 +72,11 @@ class Walk:
     """The links of tokens[start:stop]. One walk finds the sizes of buckets, another one scatters links to some."""
 
     def __init__(
-        self, tokens: np.ndarray, extractor: Extractor, threads: int, start: int = 0, stop: int | None = None,
+        self, tokens: np.ndarray, extractor: KeySource, threads: int, start: int = 0, stop: int | None = None,
         run_tokens: int | None = None, advance: Advance = ignore,
     ) -> None:  # fmt: skip
         """`run_tokens`: tokens of a run; None for one run."""
+        self._numbers: np.ndarray | None = None
         self.tokens, self.extractor, self.threads = tokens, extractor, threads
         stop = len(tokens) if stop is None else stop
         length = max(1, stop - start) + extractor.block if run_tokens is None else run_tokens
@@ -78,6 +95,12 @@ class Walk:
         parallel.run(work, range(len(self._chunks)), threads)
         self.bucket_sizes = self.sizes.sum(axis=(0, 1), dtype=np.int64)
 
+    def carrying(self, numbers: np.ndarray) -> Walk:
+        """The same walk, which scatters numbers of the events in place of their links. (tokens,) uint64"""
+        made = copy(self)
+        made._numbers = numbers
+        return made
+
     def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
         """See `Links.scatter`."""
         layout = self.extractor.layout
@@ -90,7 +113,11 @@ class Walk:
             cursors[first:last] = starts[chunk]
             for start, stop in self.extractor.blocks(*self._chunks[chunk]):
                 keys = self.extractor.keys(self.tokens, start, stop)[1:]
-                count_kernels.scatter(keys, self.tokens[start:stop], *bits, first, last, cursors, links)
+                if self._numbers is None:
+                    count_kernels.scatter(keys, self.tokens[start:stop], *bits, first, last, cursors, links)
+                else:
+                    numbers = self._numbers[start:stop]
+                    count_kernels.scatter_numbers(keys, numbers, bits[0], first, last, cursors, links)
                 advance(stop - start)
 
         parallel.run(work, range(len(self._chunks)), self.threads)

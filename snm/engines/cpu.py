@@ -36,10 +36,23 @@ PENDING_SHARE = 1 / 8  # of the memory, at most, for counts that are not yet wri
 TOKENS_SHARE = 1 / 16  # of the memory, at most, for the page cache of the tokens, which every partition reads
 EVENTS_SHARE = 0.4  # for the counts of annotated events: of all, or of one run if they are on disk
 TABLE_SHARE = 1 - EVENTS_SHARE
+TOKEN_BYTES = 4
 MIN_PARTITION_BYTES = 128 << 20
 MAX_WALKS = 12  # over the tokens; more would take longer than writing links to disk and reading them again
 ROWS_PER_BYTE = 1 / 1024  # rows of M that are made at one time, for each byte of memory
 MAX_ROWS = 1 << 21
+
+
+def partition_bytes(memory: int, tokens: int, taken: int = 0) -> int:
+    """Bytes for a partition: of `memory`, what nothing else takes. `taken`: by other arrays.
+
+    The measured memory changes the size of partitions, but never the counts.
+    """
+    release_free_memory()
+    pending = min(PENDING_BYTES, int(PENDING_SHARE * memory))
+    cached = min(TOKEN_BYTES * tokens, int(TOKENS_SHARE * memory))
+    free = memory - (resident_bytes() or PROGRAM_BYTES) - GROWTH_BYTES - pending - cached - taken
+    return max(free, MIN_PARTITION_BYTES)
 
 
 class CpuEngine:
@@ -81,23 +94,17 @@ class CpuEngine:
     ) -> Counter:
         s = self.settings
         assert annotations is None or isinstance(annotations, AnnotatedEvents)
-        release_free_memory()
-        # the measured memory changes the size of partitions, but never the counts
-        token_bytes = text.tokens.nbytes
-        partition_bytes = s.memory - (resident_bytes() or PROGRAM_BYTES) - GROWTH_BYTES - self.pending_bytes
-        if annotations is not None:
-            partition_bytes -= annotations.bytes_in_memory
-        partition_bytes -= min(token_bytes, int(TOKENS_SHARE * s.memory))
-        partition_bytes = max(partition_bytes, MIN_PARTITION_BYTES)
-        spill = writer if self._spills(text, extractor, partition_bytes, writer) else None
+        taken = 0 if annotations is None else annotations.bytes_in_memory
+        available = partition_bytes(s.memory, len(text.tokens), taken)
+        spill = writer if self._spills(text, extractor, available, writer) else None
         counter = Counter(
-            text, extractor, partition_bytes, s.threads, s.partitions, self.progress, prune, annotations,
+            text, extractor, available, s.threads, s.partitions, self.progress, prune, annotations,
             self.pending_bytes, spill,
         )  # fmt: skip
-        if counter.least_bytes > partition_bytes:
+        if counter.least_bytes > available:
             raise SettingsError(
                 f"a feature is so frequent that its links take {counter.least_bytes / 1e6:,.0f} MB of memory; there "
-                f"are {partition_bytes / 1e6:,.0f} MB for them: give more --memory"
+                f"are {available / 1e6:,.0f} MB for them: give more --memory"
             )
         return counter
 

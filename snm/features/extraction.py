@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from copy import copy
 
 import numpy as np
 
@@ -54,6 +55,14 @@ class Extractor:
             family = family_named(name)
             first = next(i for i, t in enumerate(self.spec.types) if t.family == name)
             made.append((family, family.make(self.vocabulary), first))
+        return made
+
+    def with_templates(self, chosen: list[int]) -> Extractor:
+        """The same keys, of some templates only: neither of families nor tied."""
+        made = copy(self)
+        made.templates, made._families = self.templates[chosen], []
+        made.templates["first_of_type"] = np.arange(len(chosen))
+        made._orders, made.n_templates = int(made.templates["adjacent"].max()) + 1, len(chosen)
         return made
 
     @property

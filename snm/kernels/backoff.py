@@ -1,4 +1,4 @@
-"""Backoff models: continuation counts, discounts, interpolation, and scoring.
+"""Backoff models: n-grams of one order sorted into rows, numbers returned to events, and scoring.
 
 Template q is the context of q words, so keys[q] is the row of keys of that order. (orders, events)
 """
@@ -6,110 +6,81 @@ Template q is the context of q words, so keys[q] is the row of keys of that orde
 import numpy as np
 
 from snm.kernels.compile import kernel
+from snm.kernels.counts import end_of_row, key_of, sort_with_order
 from snm.kernels.row_index import find_column
 from snm.layouts.keys import ABSENT
 
+_ONE = np.uint64(1)
+_64 = np.uint64(64)
+
 
 @kernel
-def count_continuations(q, keys, words, index, c, adjusted):
-    """Add a block of events to the adjusted counts of the links of template q.
+def select_events(keys, levels, highest):
+    """Set an event's key keys[1] to ABSENT if its level is above `highest`, unless it has no longer context keys[0]."""
+    for k in range(keys.shape[1]):
+        if levels[k] > highest and keys[0, k] != ABSENT:
+            keys[1, k] = ABSENT
 
-    The adjusted count of a link is the number of distinct words before it. Each event adds 1 / C of the link that is
-    one word longer, so all events of that link add 1. Where no word precedes, because the context begins with <S>, each
-    event adds 1: the adjusted count is the count.
+
+@kernel
+def sort_into_rows(
+    links, bounds, first_bucket, bucket_bits, target_bits,
+    features, lengths, targets, counts, firsts, link_of, other_links, orders, sizes,
+):  # fmt: skip
+    """Sort buckets, and write their rows; return the numbers of rows and of distinct links.
+
+    features[row] and lengths[row], its number of links; targets[link] and counts[link]; firsts[link], the event with
+    the link that came first, and link_of[event]. Events are numbered from bounds[0] on. `other_links`, `orders` (2, n)
+    and `sizes` are scratch memory, see `sort_with_order`.
     """
-    rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    longer = np.empty(len(words), np.int64)
-    loaded = find_column(keys[q], words, index, c.offsets, c.targets, rows, links)
-    loaded += find_column(keys[q + 1], words, index, c.offsets, c.targets, rows, longer)
-    for k in range(len(words)):
-        if links[k] >= 0:
-            adjusted[links[k]] += 1.0 / c.link_counts[longer[k]] if keys[q + 1, k] != ABSENT else 1.0
-    return loaded
+    mask = (_ONE << target_bits) - _ONE
+    row = link = np.int64(0)
+    for b in range(len(bounds) - 1):
+        prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
+        bucket, base = links[bounds[b] : bounds[b + 1]], bounds[b] - bounds[0]
+        n = len(bucket)
+        order = orders[0, :n]
+        sort_with_order(bucket, order, other_links[:n], orders[1, :n], sizes)
+        i = np.int64(0)
+        while i < n:
+            stop, before = end_of_row(bucket, i, n, target_bits), link
+            features[row] = key_of(bucket[i], prefix, bucket_bits, target_bits)
+            while i < stop:
+                start, same = i, bucket[i]
+                targets[link] = np.uint32(same & mask)
+                firsts[link] = base + order[i]
+                while i < stop and bucket[i] == same:
+                    link_of[base + order[i]] = link
+                    i += 1
+                counts[link] = i - start
+                link += 1
+            lengths[row] = link - before
+            row += 1
+    return row, link
 
 
 @kernel
-def count_of_counts(first, last, offsets, orders, adjusted, found):
-    """Add to found[order, n] the number of links of rows [first, last) with adjusted count n, up to 4."""
-    for row in range(first, last):
-        for link in range(offsets[row], offsets[row + 1]):
-            if adjusted[link] <= 4:
-                found[orders[row], adjusted[link]] += 1
+def take_back(keys, bucket_bits, cursors, numbers, results):
+    """Set results[event] to the event's number, for events with a key. The reverse of `kernels.counts.scatter`.
 
-
-@kernel
-def discount_rows(first, last, offsets, orders, adjusted, discounts, shares, backoffs):
-    """Fill shares[link], the discounted share of the row, and backoffs[row], the share of the discounts.
-
-    discounts[order, n] is subtracted from an adjusted count of n, discounts[order, 3] from 3 and more.
+    numbers[cursors[bucket]] is the next one of a bucket.
     """
-    for row in range(first, last):
-        total = freed = 0.0
-        for link in range(offsets[row], offsets[row + 1]):
-            total += adjusted[link]
-            freed += discounts[orders[row], min(adjusted[link], 3)]
-        for link in range(offsets[row], offsets[row + 1]):
-            shares[link] = (adjusted[link] - discounts[orders[row], min(adjusted[link], 3)]) / total
-        backoffs[row] = freed / total
+    shift = _64 - bucket_bits
+    for k in range(len(keys)):
+        if keys[k] != ABSENT:
+            bucket = keys[k] >> shift
+            results[k] = numbers[cursors[bucket]]
+            cursors[bucket] += 1
 
 
 @kernel
-def interpolate(keys, words, index, offsets, targets, shares, backoffs, probabilities):
-    """Fill the probabilities of the links of a block of events: share + backoff * probability one word shorter.
-
-    Those of the unigrams are given.
-    """
-    rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    p = np.zeros(len(words), np.float64)
-    loaded = np.uint64(0)
-    for q in range(keys.shape[0]):
-        loaded += find_column(keys[q], words, index, offsets, targets, rows, links)
-        for k in range(len(words)):
-            if links[k] < 0:
-                continue
-            if q == 0:
-                p[k] = probabilities[links[k]]
-            else:
-                p[k] = shares[links[k]] + backoffs[rows[k]] * p[k]
-                probabilities[links[k]] = p[k]
-    return loaded
-
-
-@kernel
-def sum_shorter(q, keys, words, index, c, probabilities, sums):
-    """Add to sums[row], for the rows of template q, the probabilities of their words one context word shorter.
-
-    Each event of a link adds the probability divided by the link count, so each link adds it once.
-    """
-    rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    shorter, scratch = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    loaded = find_column(keys[q], words, index, c.offsets, c.targets, rows, links)
-    loaded += find_column(keys[q - 1], words, index, c.offsets, c.targets, scratch, shorter)
-    for k in range(len(words)):
-        if links[k] >= 0:
-            sums[rows[k]] += probabilities[shorter[k]] / c.link_counts[links[k]]
-    return loaded
-
-
-@kernel
-def normalise_stupid(keys, words, index, c, factor, sums, totals, backoffs):
-    """Fill totals[row], the sum of the scores of all words after a context, and the normalised backoffs[row].
-
-    The words of a row have their relative frequencies, which sum to 1; all others have `factor` times their score one
-    word shorter.
-    """
-    rows, links = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
-    shorter = np.ones(len(words), np.float64)
-    loaded = np.uint64(0)
-    for q in range(1, keys.shape[0]):
-        loaded += find_column(keys[q], words, index, c.offsets, c.targets, rows, links)
-        for k in range(len(words)):
-            if links[k] >= 0:
-                total = 1.0 + factor * (shorter[k] - sums[rows[k]])
-                totals[rows[k]] = total
-                backoffs[rows[k]] = factor * shorter[k] / total
-                shorter[k] = total
-    return loaded
+def copy_rows(starts, sizes, values, out):
+    """Copy rows one after another: sizes[i] values from values[starts[i]] on."""
+    at = np.int64(0)
+    for i in range(len(starts)):
+        for k in range(sizes[i]):
+            out[at + k] = values[starts[i] + k]
+        at += sizes[i]
 
 
 @kernel

@@ -44,6 +44,20 @@ def scatter(keys, targets, bucket_bits, target_bits, first, last, cursors, links
 
 
 @kernel
+def scatter_numbers(keys, numbers, bucket_bits, first, last, cursors, out):
+    """As `scatter`, with numbers[event] in place of a link."""
+    shift = _64 - bucket_bits
+    low, high = np.uint64(first), np.uint64(last)
+    for q in range(keys.shape[0]):
+        column = keys[q]
+        for k in range(len(column)):
+            bucket = column[k] >> shift
+            if column[k] != ABSENT and bucket >= low and bucket < high:
+                out[cursors[bucket]] = numbers[k]
+                cursors[bucket] += 1
+
+
+@kernel
 def gather(keys, bucket_bits, cursors, counts, values):
     """Take the counts of links in the order in which `scatter` wrote the links: values[event, template], 0 for none."""
     shift = _64 - bucket_bits

@@ -6,20 +6,6 @@ from snm.kernels.compile import helper, kernel
 from snm.layouts.keys import ABSENT
 
 
-@kernel
-def build_index(features, low, shift, directory):
-    """directory[i]: the first row whose (key - low) >> shift is at least i. The last entry is the number of rows."""
-    filled = 0
-    for row in range(len(features)):
-        entry = np.int64((features[row] - low) >> shift)
-        while filled <= entry:
-            directory[filled] = row
-            filled += 1
-    while filled < len(directory):
-        directory[filled] = len(features)
-        filled += 1
-
-
 @helper
 def find_row(key, index):
     """Row of the feature `key`, or -1."""

@@ -8,9 +8,13 @@ toolkits do. Unigrams are relative frequencies; a word that was not seen counts 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from snm.baselines.backoff.estimation import Estimate, Training
+from snm.baselines.backoff.estimation import HIGHEST_COUNT
+from snm.baselines.backoff.orders import Orders, Rows
+from snm.layouts.counts import Counts
 
 MAX_DISCOUNTED = 5  # larger counts are not discounted
 MIN_UNSEEN = 1e-12  # mass of unseen words, below which rounding decides
@@ -18,41 +22,56 @@ FALLBACK = 0.5
 """Taken off each count up to MAX_DISCOUNTED in an order whose ratios are undefined or out of range."""
 
 
-def estimate(t: Training) -> Estimate:
-    """Estimate a Katz model."""
-    c, orders = t.counts, t.orders
-    lengths = np.diff(c.offsets)
-    order_of_link = np.repeat(orders, lengths)
-    ratios, fallen_back = _ratios(c.link_counts, order_of_link, t.extractor.n_templates)
-    kept = c.link_counts * ratios[order_of_link, np.minimum(c.link_counts, MAX_DISCOUNTED + 1)]
-    feature_counts = c.feature_counts.astype(np.float64)
-    nothing_freed = np.add.reduceat(kept, c.offsets[:-1]) >= feature_counts - 1e-9
-    feature_counts += nothing_freed & (orders > 0)
-    probabilities = kept / np.repeat(feature_counts, lengths)
-    sums = np.add.reduceat(probabilities, c.offsets[:-1])
-    full = lengths == lengths[0]  # every word was seen: the freed mass stays in the row
-    probabilities /= np.repeat(np.where(full, sums, 1.0), lengths)
-    unseen = 1.0 - t.sum_shorter(probabilities)  # what the shorter context gives to words not seen after this one
-    backoffs = np.where(full, 0.0, (1.0 - sums) / np.maximum(unseen, MIN_UNSEEN))
-    warnings = [
-        f"order {order}: too few n-grams to estimate discounts from; "
-        f"{FALLBACK} is taken off counts up to {MAX_DISCOUNTED}"
-        for order in fallen_back
-    ]
-    details = {"ratios": ratios[:, 1 : MAX_DISCOUNTED + 1].tolist(), "fallen_back": fallen_back}
-    return Estimate(probabilities.astype(np.float32), backoffs.astype(np.float32), details, warnings)
+class Katz:
+    """See `snm.baselines.backoff.estimation.Estimator`. Events bring along the probability of the shorter n-gram."""
+
+    def __init__(self) -> None:
+        self.details: dict[str, Any] = {}
+        self.warnings: list[str] = []
+
+    def prepare(self, orders: Orders, unigrams: Counts) -> None:
+        """Estimate the ratios."""
+        self._vocabulary = len(orders.extractor.vocabulary)
+        statistics = [orders.mark(order, HIGHEST_COUNT).tolist() for order in range(2, orders.highest + 1)]
+        self.ratios, fallen_back = _ratios(statistics)
+        self.details = {"ratios": self.ratios[:, 1 : MAX_DISCOUNTED + 1].tolist(), "fallen_back": fallen_back}
+        self.warnings = [
+            f"order {order}: too few n-grams to estimate discounts from; "
+            f"{FALLBACK} is taken off counts up to {MAX_DISCOUNTED}"
+            for order in fallen_back
+        ]
+
+    def estimate_unigrams(self, unigrams: Counts) -> tuple[np.ndarray, float, np.ndarray]:
+        found = unigrams.link_counts / unigrams.feature_counts[0]
+        self._words = len(found)
+        of_words = np.zeros(self._vocabulary, np.float64)
+        of_words[unigrams.targets] = found
+        return found, 0.0, of_words
+
+    def estimate(self, order: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        kept = rows.counts * self.ratios[order - 1, np.minimum(rows.counts, MAX_DISCOUNTED + 1)]
+        totals = rows.sums(rows.counts.astype(np.float64))
+        totals += rows.sums(kept) >= totals - 1e-9  # nothing is freed
+        found = kept / rows.spread(totals)
+        sums = rows.sums(found)
+        full = rows.lengths == self._words  # every word was seen: the freed mass stays in the row
+        found /= rows.spread(np.where(full, sums, 1.0))
+        unseen = 1.0 - rows.sums(rows.brought)  # what the shorter context gives to words not seen after this one
+        return found, np.where(full, 0.0, (1.0 - sums) / np.maximum(unseen, MIN_UNSEEN)), found
 
 
-def _ratios(counts: np.ndarray, orders: np.ndarray, n_orders: int) -> tuple[np.ndarray, list[int]]:
-    """ratios[order, r], the part that is kept of a count of r; and the orders that use the fallback."""
-    ratios, fallen_back = np.ones((n_orders, MAX_DISCOUNTED + 2), np.float64), []
-    for order in range(1, n_orders):
-        n = np.bincount(np.minimum(counts[orders == order], MAX_DISCOUNTED + 2), minlength=MAX_DISCOUNTED + 3)
-        made = katz_ratios(n.tolist())
+def _ratios(statistics: list[list[int]]) -> tuple[np.ndarray, list[int]]:
+    """ratios[order - 1, r], the part that is kept of a count of r; and the orders that use the fallback.
+
+    statistics: of the orders from 2 on, how many n-grams have each count.
+    """
+    ratios, fallen_back = np.ones((len(statistics) + 1, MAX_DISCOUNTED + 2), np.float64), []
+    for order, n in enumerate(statistics, 2):
+        made = katz_ratios(n)
         if made is None:
             made = [(r - FALLBACK) / r for r in range(1, MAX_DISCOUNTED + 1)]
-            fallen_back.append(order + 1)
-        ratios[order, 1 : MAX_DISCOUNTED + 1] = made
+            fallen_back.append(order)
+        ratios[order - 1, 1 : MAX_DISCOUNTED + 1] = made
     return ratios, fallen_back
 
 

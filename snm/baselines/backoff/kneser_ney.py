@@ -5,107 +5,88 @@ Estimated as KenLM's `lmplz` does:
 - The highest order has plain counts. Lower orders have continuation counts, the number of distinct words that precede
   an n-gram; n-grams that begin with `<S>` keep plain counts.
 - Discounts are Chen and Goodman's, one set for each order. Their statistics count one n-gram by its plain count, see
-  `_last_by_plain_count`.
+  `last_by_plain_count`.
 - Unigrams are interpolated with the uniform distribution over all words but `<S>`. A word that was not seen has the
   uniform part alone.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from snm import parallel
-from snm.baselines.backoff.estimation import Estimate, Training
-from snm.kernels import backoff as backoff_kernels
+from snm.baselines.backoff.estimation import HIGHEST_COUNT
+from snm.baselines.backoff.orders import Orders, Rows
+from snm.layouts.counts import Counts
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
+from snm.text.encoding import Text
 
+PIECE = 1 << 20  # tokens that are looked at together
 FALLBACK = (0.5, 1.0, 1.5)
 """Discounts of an order whose own are undefined or out of range; the same as `lmplz --discount_fallback`."""
 
 
-def estimate(t: Training, modified: bool = True) -> Estimate:
-    """Estimate a Kneser-Ney model."""
-    counts, orders = t.counts, t.orders
-    rows, links = len(counts.features), len(counts.targets)
-    adjusted = _adjusted_counts(t, orders)
-    discounts, fallen_back = _discounts(t, orders, adjusted, modified)
-    shares, backoffs = np.empty(links, np.float32), np.empty(rows, np.float32)
+class KneserNey:
+    """See `snm.baselines.backoff.estimation.Estimator`. Events bring along the probability of the shorter n-gram."""
 
-    def discount(part: tuple[int, int]) -> None:
-        backoff_kernels.discount_rows(*part, counts.offsets, orders, adjusted, discounts, shares, backoffs)
+    def __init__(self, modified: bool = True) -> None:
+        self.modified = modified
+        self.details: dict[str, Any] = {}
+        self.warnings: list[str] = []
 
-    parallel.run(discount, parallel.shares(0, rows, 8 * t.threads), t.threads)
-    probabilities = np.zeros(links, np.float32)
-    words = int(counts.offsets[1])
-    probabilities[:words] = shares[:words] + backoffs[0] / words
-    _interpolate(t, shares, backoffs, probabilities)
-    kind, values = "modified" if modified else "single", discounts[:, 1:].tolist()
-    details = {"discounts": kind, "values": values, "fallen_back": fallen_back}
-    warnings = [
-        f"order {order}: too few n-grams to estimate discounts from; "
-        f"{', '.join(f'{d:g}' for d in discounts[order - 1, 1:])} are taken instead"
-        for order in fallen_back
-    ]
-    return Estimate(probabilities, backoffs, details, warnings)
+    def prepare(self, orders: Orders, unigrams: Counts) -> None:
+        """Estimate the discounts, from the highest order down: an order says which events the next lower one counts."""
+        orders.count_first_events()
+        statistics = np.zeros((orders.highest, HIGHEST_COUNT + 1), np.int64)
+        for order in range(orders.highest, 1, -1):
+            statistics[order - 1] = orders.mark(order, HIGHEST_COUNT)
+        self.unigrams = orders.unigrams()
+        of_targets = np.minimum(self.unigrams[unigrams.targets], HIGHEST_COUNT)
+        statistics[0] = np.bincount(of_targets, minlength=HIGHEST_COUNT + 1)
+        words = len(self.unigrams)
+        for order, (continued, plain) in enumerate(last_by_plain_count(orders.text, words, orders.highest)):
+            statistics[order, min(continued, HIGHEST_COUNT)] -= 1
+            statistics[order, min(plain, HIGHEST_COUNT)] += 1
+        self.discounts, fallen_back = self._discounts(statistics)
+        kind = "modified" if self.modified else "single"
+        self.details = {"discounts": kind, "values": self.discounts[:, 1:].tolist(), "fallen_back": fallen_back}
+        self.warnings = [
+            f"order {order}: too few n-grams to estimate discounts from; "
+            f"{', '.join(f'{d:g}' for d in self.discounts[order - 1, 1:])} are taken instead"
+            for order in fallen_back
+        ]
 
+    def _discounts(self, statistics: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        """discounts[order, n] of counts n = 0, 1, 2 and more; and the orders that use the fallback. (orders, 4)"""
+        discounts, fallen_back = np.zeros((len(statistics), 4), np.float64), []
+        for order, (_, n1, n2, n3, n4, *_) in enumerate(statistics.tolist()):
+            made = _chen_goodman(n1, n2, n3, n4) if self.modified else _single(n1, n2)
+            if made is None:
+                made = FALLBACK if self.modified else (FALLBACK[0],) * 3
+                fallen_back.append(order + 1)
+            discounts[order, 1:] = made
+        return discounts, fallen_back
 
-def _interpolate(t: Training, shares: np.ndarray, backoffs: np.ndarray, probabilities: np.ndarray) -> None:
-    tokens = t.text.tokens
+    def estimate_unigrams(self, unigrams: Counts) -> tuple[np.ndarray, float, np.ndarray]:
+        counts = self.unigrams[unigrams.targets]
+        discounts = self.discounts[0, np.minimum(counts, 3)]
+        total = counts.sum()
+        backoff = discounts.sum() / total
+        found = (counts - discounts) / total + backoff / len(counts)
+        of_words = np.zeros(len(self.unigrams), np.float64)
+        of_words[unigrams.targets] = found
+        return found, backoff, of_words
 
-    def work(block: tuple[int, int]) -> None:
-        keys, words = t.extractor.keys(tokens, *block), tokens[slice(*block)]
-        backoff_kernels.interpolate(
-            keys, words, t.index, t.counts.offsets, t.counts.targets, shares, backoffs, probabilities
-        )  # fmt: skip
-        bar(len(words))
-
-    with t.progress("interpolating", len(tokens)) as bar:
-        parallel.run(work, t.extractor.blocks(0, len(tokens)), t.threads)
-
-
-def _adjusted_counts(t: Training, orders: np.ndarray) -> np.ndarray:
-    """Plain counts of the highest order, continuation counts of the others. (links,) uint32"""
-    tokens, counts, highest = t.text.tokens, t.counts, t.extractor.n_templates - 1
-    if highest == 0:  # the empty feature's row gives a count of 1 to words that were not seen
-        seen = np.bincount(tokens, minlength=len(t.extractor.vocabulary))
-        unigrams: np.ndarray = seen[counts.targets].astype(np.uint32)
-        return unigrams
-    adjusted = np.zeros(len(counts.targets), np.float64)
-
-    def work(q: int) -> None:
-        for start, stop in t.extractor.blocks(0, len(tokens)):
-            keys = t.extractor.keys(tokens, start, stop)
-            backoff_kernels.count_continuations(q, keys, tokens[start:stop], t.index, counts, adjusted)
-            bar(stop - start)
-
-    with t.progress("continuing", len(tokens) * highest) as bar:
-        parallel.run(work, range(highest), t.threads)  # one thread a template: no two write to the same link
-    plain = np.repeat(orders == highest, np.diff(counts.offsets))
-    found: np.ndarray = np.where(plain, counts.link_counts, np.rint(adjusted)).astype(np.uint32)
-    return found
+    def estimate(self, order: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        discounts = self.discounts[order - 1, np.minimum(rows.counts, 3)]
+        totals = rows.sums(rows.counts.astype(np.int64))
+        backoffs = rows.sums(discounts) / totals
+        found = (rows.counts - discounts) / rows.spread(totals) + rows.spread(backoffs) * rows.brought
+        return found, backoffs, found
 
 
-def _discounts(t: Training, orders: np.ndarray, adjusted: np.ndarray, modified: bool) -> tuple[np.ndarray, list[int]]:
-    """discounts[order, n] of counts n = 0, 1, 2 and more; and the orders that use the fallback. (orders, 4)"""
-    n_orders = t.extractor.n_templates
-    statistics = np.zeros((n_orders, 5), np.int64)
-    backoff_kernels.count_of_counts(0, len(orders), t.counts.offsets, orders, adjusted, statistics)
-    for order, (continued, plain) in enumerate(_last_by_plain_count(t.text.tokens, n_orders)):
-        if continued < 5:
-            statistics[order, continued] -= 1
-        if plain < 5:
-            statistics[order, plain] += 1
-    discounts, fallen_back = np.zeros((n_orders, 4), np.float64), []
-    for order, (_, n1, n2, n3, n4) in enumerate(statistics.tolist()):
-        made = _chen_goodman(n1, n2, n3, n4) if modified else _single(n1, n2)
-        if made is None:
-            made = FALLBACK if modified else (FALLBACK[0],) * 3
-            fallen_back.append(order + 1)
-        discounts[order, 1:] = made
-    return discounts, fallen_back
-
-
-def _last_by_plain_count(tokens: np.ndarray, n_orders: int) -> list[tuple[int, int]]:
+def last_by_plain_count(text: Text, words: int, n_orders: int) -> list[tuple[int, int]]:
     """(continuation count, plain count) of the n-gram that `lmplz` sorts last, for each order below the highest.
 
     `lmplz` numbers words in the order of the text and sorts n-grams by their last word, then by the one before it, and
@@ -113,22 +94,44 @@ def _last_by_plain_count(tokens: np.ndarray, n_orders: int) -> list[tuple[int, i
     continuation counts. On WikiText-2 this changes a discount of the unigrams by 0.0007 and probabilities by up to
     8e-5. We do the same, so that our probabilities agree with `lmplz` to the last digit.
     """
-    words, first = np.unique(tokens, return_index=True)
-    rank = np.zeros(int(words[-1]) + 1, np.int64)  # lmplz's number of each word
-    rank[words[np.argsort(first)]] = np.arange(3, 3 + len(words))
-    for number, special in enumerate((UNKNOWN, BEGIN, END)):
-        if special < len(rank):
-            rank[special] = number
-    ends = np.flatnonzero(tokens == words[np.argmax(rank[words])])  # positions of the word with the last number
-    last = np.ones(len(ends), bool)  # whether the n-gram that ends there is the last one
-    pairs = []
+    rank = _ranks(text, words)
+    suffix, pairs = [int(np.argmax(rank))], []  # of the last n-gram, its last word first
     for order in range(1, n_orders):
-        before = tokens[ends - order]
-        pairs.append((len(np.unique(before[last])), int(last.sum())))
-        last &= rank[before] == rank[before[last]].max()
-        if tokens[ends[last][0] - order] == BEGIN:
+        before, plain = np.zeros(words, bool), 0
+        for start in range(0, len(text.tokens), PIECE):
+            found = _words_before(text.tokens[max(0, start - order) : start + PIECE], suffix)
+            before[found] = True
+            plain += len(found)
+        pairs.append((int(before.sum()), plain))
+        suffix.append(int(np.argmax(np.where(before, rank, -1))))
+        if suffix[-1] == BEGIN:
             break
     return pairs
+
+
+def _ranks(text: Text, words: int) -> np.ndarray:
+    """The number that `lmplz` gives to each word, by the place where the word is first seen; -1 if it is not."""
+    first = np.full(words, -1, np.int64)
+    for start in range(0, len(text.tokens), PIECE):
+        piece = text.tokens[start : start + PIECE]
+        here = np.full(words, -1, np.int64)
+        here[piece[::-1]] = np.arange(len(piece))[::-1]  # the last assignment counts
+        first = np.where((first < 0) & (here >= 0), start + here, first)
+    rank = np.where(first < 0, -1, first + 3)
+    for number, special in enumerate((UNKNOWN, BEGIN, END)):
+        if rank[special] >= 0:
+            rank[special] = number
+    return rank
+
+
+def _words_before(tokens: np.ndarray, suffix: list[int]) -> np.ndarray:
+    """The word before each place where a suffix, given from its last word on, ends in `tokens`."""
+    n = len(tokens) - len(suffix)  # such places are len(suffix) and later
+    match = np.ones(max(0, n), bool)
+    for distance, word in enumerate(suffix):
+        match &= tokens[len(suffix) - distance : len(suffix) - distance + n] == word
+    found: np.ndarray = tokens[: len(match)][match]
+    return found
 
 
 def _chen_goodman(n1: int, n2: int, n3: int, n4: int) -> tuple[float, float, float] | None:

@@ -8,27 +8,41 @@ multiplies all scores by the same factor, so it changes nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from snm import parallel
-from snm.baselines.backoff.estimation import Estimate, Training
-from snm.kernels import backoff as backoff_kernels
+from snm.baselines.backoff.orders import Orders, Rows
+from snm.layouts.counts import Counts
 
 FACTOR = 0.4
+NUMBERS = np.dtype([("frequency", "<f4"), ("total", "<f4")])
 
 
-def estimate(t: Training) -> Estimate:
-    """Estimate a normalised stupid backoff model."""
-    c, tokens = t.counts, t.text.tokens
-    lengths = np.diff(c.offsets)
-    frequencies = c.link_counts / np.repeat(c.feature_counts.astype(np.float64), lengths)
-    sums = t.sum_shorter(frequencies)
-    score_sums, backoffs = np.ones(len(c.features), np.float64), np.zeros(len(c.features), np.float64)
+class StupidBackoff:
+    """See `snm.baselines.backoff.estimation.Estimator`.
 
-    def work(block: tuple[int, int]) -> None:
-        keys, words = t.extractor.keys(tokens, *block), tokens[slice(*block)]
-        backoff_kernels.normalise_stupid(keys, words, t.index, c, FACTOR, sums, score_sums, backoffs)
+    Events bring along the word's relative frequency after the shorter context, and the sum of scores there.
+    """
 
-    parallel.run(work, t.extractor.blocks(0, len(tokens)), t.threads)
-    probabilities = frequencies / np.repeat(score_sums, lengths)
-    return Estimate(probabilities.astype(np.float32), backoffs.astype(np.float32), {"factor": FACTOR}, [])
+    def __init__(self) -> None:
+        self.details: dict[str, Any] = {"factor": FACTOR}
+        self.warnings: list[str] = []
+
+    def prepare(self, orders: Orders, unigrams: Counts) -> None:
+        self._vocabulary = len(orders.extractor.vocabulary)
+
+    def estimate_unigrams(self, unigrams: Counts) -> tuple[np.ndarray, float, np.ndarray]:
+        found = unigrams.link_counts / unigrams.feature_counts[0]
+        of_words = np.zeros(self._vocabulary, NUMBERS)
+        of_words["frequency"][unigrams.targets], of_words["total"] = found, 1.0
+        return found, 0.0, of_words
+
+    def estimate(self, order: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        frequencies = rows.counts / rows.spread(rows.sums(rows.counts.astype(np.float64)))
+        brought = rows.brought
+        shorter = brought["total"][rows.offsets[:-1]].astype(np.float64)
+        totals = 1.0 + FACTOR * (shorter - rows.sums(brought["frequency"].astype(np.float64)))
+        numbers = np.empty(len(frequencies), NUMBERS)
+        numbers["frequency"], numbers["total"] = frequencies, rows.spread(totals)
+        return frequencies / rows.spread(totals), FACTOR * shorter / totals, numbers
