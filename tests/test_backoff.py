@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import snm
+from snm import pipeline
+from snm.baselines.backoff import orders
 from snm.baselines.backoff.kneser_ney import last_by_plain_count
+from snm.counts.index import IndexBuilder, build_row_index
+from snm.counts.walks import Walk
 from snm.errors import SettingsError
 from snm.layouts.tokens import BEGIN
 from snm.reference import backoff
 from snm.reference.paper import events, to_sentences
 from snm.scoring.model import RowModel
 from snm.settings import Settings
+from snm.storage import ModelWriter
 from snm.text.encoding import Text
-from tests.conftest import random_text, shared_data, train
+from tests.conftest import extractor_of, random_text, shared_data, train
 from tests.test_model import LanguageModelTests
 
 
@@ -166,3 +172,53 @@ def test_kneser_ney_has_kenlms_perplexity(tmp_path: Path) -> None:
     for part, expected in (("valid", 239.98), ("test", 224.81)):
         found = model.perplexity(encode_files(folder / f"{part}.txt.xz", model.vocabulary), threads=2).ppl
         assert found == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize("name", ["kn", "katz", "sbo"])
+def test_memory_threads_and_spilling_change_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_text(tmp_path / "text", random_text(3, 10_000, 60, 20))
+    settings = Settings(model=name, order=4, min_count=1, threads=1)
+    expected = train(path, tmp_path / "expected", settings)
+    said: list[str] = []
+    for walks in (10**9, 0):  # walk over the tokens for each partition; write n-grams to disk
+        for threads in (1, 3):
+            monkeypatch.setattr(orders, "MAX_WALKS", walks)
+            monkeypatch.setattr(pipeline, "partition_bytes", lambda *_: 3_000_000)
+            model = train(path, tmp_path / "m", replace(settings, threads=threads), force=True, notify=said.append)
+            for array in ("features", "offsets", "targets", "probabilities", "backoffs", "index"):
+                file = f"{array}.npy"
+                assert (model.path / file).read_bytes() == (expected.path / file).read_bytes(), (array, walks, threads)
+    assert sum("of disk" in line for line in said) == 2, "n-grams were written to disk"
+
+
+def test_a_pass_takes_several_partitions_and_runs(tmp_path: Path) -> None:
+    """Where memory is small: else the test above would compare one partition with one partition."""
+    text = random_text(3, 10_000, 60, 20)
+    extractor = extractor_of("ngram(0..3)", text, 62)
+    with ModelWriter(tmp_path / "m") as writer:
+        made = orders.Orders(text, extractor, writer, 1_000_000)
+        keys = orders.OrderKeys(extractor, 4, None)
+        back = orders.Returned(np.zeros(len(text.tokens), np.uint64), writer, 200_000 // 8)
+        links = Walk(text.tokens, keys, 1, run_tokens=back.run_tokens)
+        back.begin(links)
+        assert len(orders.Partitions(made, links, None, back).ranges) > 1
+        assert len(links.runs) > 1
+
+
+def test_a_directory_built_in_pieces_equals_its_definition() -> None:
+    random = np.random.default_rng(1)
+    for rows in (1, 2, 5, 1000):
+        features = np.unique(random.integers(1, 1 << 62, rows, dtype=np.uint64))
+        builder = IndexBuilder(int(features[0]), int(features[-1]), len(features))
+        pieces = [builder.add(features[start : start + 7]) for start in range(0, len(features), 7)]
+        directory = np.concatenate([*pieces, builder.finish()])
+        entries = (features - features[0]) >> np.uint64(builder.shift)
+        expected = [int(np.count_nonzero(entries < i)) for i in range(int(entries[-1]) + 2)]
+        assert directory.tolist() == expected == build_row_index(features).directory.tolist()
+
+
+def test_a_context_with_more_ngrams_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "partition_bytes", lambda *_: 1000)
+    with pytest.raises(SettingsError, match="a context is so frequent"):
+        train(iter(["a a a a"] * 1000), tmp_path / "m", Settings(model="kn"))
+    assert not list(tmp_path.iterdir())

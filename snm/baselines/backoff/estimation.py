@@ -76,6 +76,7 @@ def estimate(orders: Orders, estimator: Estimator, unigrams: Counts) -> Estimate
         for part in orders.estimate(order, work, numbers):
             rows_by_order[order - 1] += len(part[0].features)
             _append(writer, f"-{order}", *part)
+        writer.close()  # buffers of all these files would take memory
     rows_by_order[0] = 1
     del numbers
     return _merge(orders, unigrams, probabilities, backoff, rows_by_order)

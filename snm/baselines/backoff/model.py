@@ -18,6 +18,8 @@ from snm.layouts.counts import RowIndex
 from snm.scoring.beams import BeamScorer
 from snm.scoring.model import RowModel
 
+CHECKED = 1 << 20  # rows or links that are checked together
+
 
 class BackoffBeams(BeamScorer):
     """`expand` and `step` of a backoff model."""
@@ -105,12 +107,12 @@ class BackoffModel(RowModel):
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         features, offsets, targets = self.index.features, self.offsets, self.targets
-        yield bool((features[1:] <= features[:-1]).any()), "feature keys are not in order"
-        unordered = offsets[0] != 0 or offsets[-1] != len(targets) or (offsets[1:] <= offsets[:-1]).any()
+        yield not _is_increasing(features), "feature keys are not in order"
+        unordered = offsets[0] != 0 or offsets[-1] != len(targets) or not _is_increasing(offsets)
         yield bool(unordered), "the rows' offsets are not in order"
-        descents = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
-        yield not np.isin(descents, offsets, assume_unique=True).all(), "the links of a row are not in order"
-        yield bool(targets.max() >= len(self.vocabulary)), "a target is not in the vocabulary"
+        yield any(self._has_unordered_rows(part) for part in _parts(features)), "the links of a row are not in order"
+        wrong = any((targets[part] >= len(self.vocabulary)).any() for part in _parts(targets))
+        yield wrong, "a target is not in the vocabulary"
         index = build_row_index(features)
         same = index.low == self.index.low and index.shift == self.index.shift
         yield (
@@ -118,5 +120,25 @@ class BackoffModel(RowModel):
             "the directory is not that of the features",
         )
         p = self.link_probabilities
-        yield not ((p > 0) & (p <= 1)).all(), "a probability is not between 0 and 1"
-        yield not (self.backoffs >= 0).all(), "a backoff weight is below zero"
+        right = all(((p[part] > 0) & (p[part] <= 1)).all() for part in _parts(p))
+        yield not right, "a probability is not between 0 and 1"
+        right = all((self.backoffs[part] >= 0).all() for part in _parts(self.backoffs))
+        yield not right, "a backoff weight is below zero"
+
+    def _has_unordered_rows(self, rows: slice) -> bool:
+        """Whether the targets of a row among `rows`, whose offsets are in order, are not."""
+        offsets = self.offsets[rows.start : rows.stop + 1]
+        targets = self.targets[offsets[0] : offsets[-1]]
+        descents = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
+        return not np.isin(descents + offsets[0], offsets, assume_unique=True).all()
+
+
+def _parts(values: np.ndarray) -> Iterator[slice]:
+    """Parts of an array that are checked together, because NumPy's temporary arrays take memory."""
+    return (slice(start, min(start + CHECKED, len(values))) for start in range(0, len(values), CHECKED))
+
+
+def _is_increasing(values: np.ndarray) -> bool:
+    """Whether each value is above the one before."""
+    pairs = (values[max(0, part.start - 1) : part.stop] for part in _parts(values))
+    return all((piece[1:] > piece[:-1]).all() for piece in pairs)

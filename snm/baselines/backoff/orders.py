@@ -13,6 +13,7 @@ takes part; so the adjusted count is the plain count over these events. `levels`
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from snm import parallel
 from snm.counts.counting import SORT_BYTES, Sorting, even_groups, partition_ranges
 from snm.counts.spill import Spilled
 from snm.counts.walks import Links, Walk, bounds_of
+from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import backoff as backoff_kernels
 from snm.kernels import counts as count_kernels
 from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.storage import DiskArray, ModelWriter
+from snm.system import release_free_memory
 from snm.text.encoding import Text
 
 LINKS_PER_GROUP = 1 << 19  # sorted and estimated together, at most
@@ -164,7 +167,9 @@ class Orders:
     ) -> Iterator[Any]:  # fmt: skip
         """What `work` returns for each group of rows; and the events' numbers that it returns, to `results`."""
         keys = OrderKeys(self.extractor, order, self.levels)
-        back = None if results is None else Returned(results, self.writer, max(1, self.memory // results.itemsize))
+        back = (
+            None if results is None else Returned(results, self.writer, max(1, self.memory // (2 * results.itemsize)))
+        )
         run_tokens = None if back is None else back.run_tokens
         with self.progress(f"{label} {order}-grams, sizing", len(self.text.tokens)) as bar:
             links = self._links(keys, run_tokens, None, bar)
@@ -181,6 +186,8 @@ class Orders:
             with self.progress(f"{label} {order}-grams{many}", len(self.text.tokens)) as bar:
                 yield from partitions.process(first, last, work, numbers, bar)
         del partitions
+        gc.collect()  # compiling a kernel leaves reference cycles, which keep the arrays alive
+        release_free_memory()
         for source in (links, brought):
             if isinstance(source, Spilled):
                 source.close()
@@ -219,6 +226,12 @@ class Partitions:
         self.group_links = max(1, min(LINKS_PER_GROUP, orders.memory // (4 * GROUP_BYTES * waiting)))
         taken = SORT_BYTES * (self.threads * min(largest, together) + largest)
         taken += GROUP_BYTES * waiting * self.group_links
+        least = link_bytes * largest + SORT_BYTES * largest
+        if least > orders.memory:
+            raise SettingsError(
+                f"a context is so frequent that its n-grams take {least / 1e6:,.0f} MB of memory; there are "
+                f"{orders.memory / 1e6:,.0f} MB for them: give more --memory"
+            )
         available = max(orders.memory - taken, orders.memory // 4)
         self.ranges = partition_ranges(link_bytes * links.bucket_sizes, available, None)
         most = max(int(links.bucket_sizes[a:b].sum()) for a, b in self.ranges)
