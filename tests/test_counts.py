@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,8 @@ from snm.adjustment.events import AnnotatedEvents
 from snm.counts.counting import Counter, unigram_counts
 from snm.counts.spill import SpillFile, aligned_bytes
 from snm.kernels.counts import pack_count, unpack_count
+from snm.layouts.counts import Counts
+from snm.layouts.keys import KeyLayout
 from snm.layouts.weights import half_octave
 from snm.settings import Settings
 from snm.storage import ModelWriter
@@ -32,6 +35,33 @@ def test_counts_do_not_depend_on_partitions_and_threads(spec: str) -> None:
         found = all_counts(text, extractor, partitions=partitions, threads=threads)
         for name in ("features", "feature_counts", "offsets", "targets", "link_counts"):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_the_number_of_buckets_changes_nothing(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the counts, whose keys are the same, nor any file of a model."""
+    text = random_text(1, 3000, 200, 40)
+    made = []
+    for more in (0, 1, 5):
+        extractor = extractor_of(SMALL_SKIPS, text, 202)
+        extractor.layout = replace(extractor.layout, bucket_bits=extractor.layout.bucket_bits + more)
+        made.append(all_counts(text, extractor))
+    for name, *found in zip(Counts._fields, *made, strict=True):
+        assert np.array_equal(found[0], found[1]), name
+        assert np.array_equal(found[0], found[2]), name
+
+    chosen = KeyLayout.for_work
+    files = []
+    for more in (0, 1, 5):
+        with monkeypatch.context() as patch:
+            layout = replace(chosen(20, 9, 30_000), bucket_bits=4 + more)
+            patch.setattr(KeyLayout, "for_work", lambda words, types, keys, layout=layout: layout)
+            settings = Settings(features=SMALL_SKIPS, threads=1, engine="cpu")
+            model = train(corpus_file, tmp_path / str(more), settings)
+        assert model.layout == layout
+        files.append({name: entry["sha256"] for name, entry in model.manifest["files"].items()})
+    assert files[0] == files[1] == files[2]
 
 
 def test_the_memory_limit_chooses_the_partitions() -> None:

@@ -131,9 +131,9 @@ def test_in_a_closed_vocabulary_unknown_words_are_no_targets() -> None:
 
 
 @given(words=st.integers(4, 1 << 24), types_=st.integers(1, 200), keys=st.integers(1, 1 << 36))
-def test_layout_keeps_enough_bits(words: int, types_: int, keys: int) -> None:
+def test_keys_have_62_bits(words: int, types_: int, keys: int) -> None:
     layout = KeyLayout.for_work(words, types_, keys)
-    assert layout.hash_bits >= 52 or layout.key_bits == 62, "52 bits, or all there are"
+    assert layout.hash_bits + layout.type_bits == layout.key_bits == 62
     assert 1 << layout.target_bits >= words
     assert 1 << layout.type_bits >= types_
     assert layout.key_bits <= 64 - layout.target_bits + layout.bucket_bits, "a link fits into 64 bits inside its bucket"

@@ -11,9 +11,9 @@ from snm.layouts.counts import PACKED_EXACTLY
 from snm.layouts.keys import ABSENT
 
 DIGIT_BITS = 11  # of radix sort
+FEW_LINKS, FEW_DIGIT_BITS = 4096, 8  # fewer links are sorted by shorter digits, whose table is cleared faster
 _ONE = np.uint64(1)
 _64 = np.uint64(64)
-_DIGIT = np.uint64((1 << DIGIT_BITS) - 1)
 
 
 @kernel
@@ -174,10 +174,11 @@ def sort_with_order(links, order, other_links, other_order, sizes):
     """
     for i in range(len(links)):
         order[i] = i
+    bits = DIGIT_BITS if len(links) >= FEW_LINKS else FEW_DIGIT_BITS
     swapped = False
-    for digit in range(0, 64, DIGIT_BITS):
+    for digit in range(0, 64, bits):
         swapped ^= move_by_digit(
-            other_links if swapped else links, other_order if swapped else order, np.uint64(digit), sizes,
+            other_links if swapped else links, other_order if swapped else order, np.uint64(digit), sizes[: 1 << bits],
             links if swapped else other_links, order if swapped else other_order,
         )  # fmt: skip
     if swapped:
@@ -187,18 +188,22 @@ def sort_with_order(links, order, other_links, other_order, sizes):
 
 @helper
 def move_by_digit(links, order, shift, sizes, to_links, to_order):
-    """Copy links and their order, sorted by one digit and else as they were; False if there is nothing to sort."""
+    """Copy links and their order, sorted by one digit and else as they were; False if there is nothing to sort.
+
+    sizes: one for each value of a digit, a power of two of them.
+    """
+    mask = np.uint64(len(sizes) - 1)
     for d in range(len(sizes)):
         sizes[d] = 0
     for i in range(len(links)):
-        sizes[(links[i] >> shift) & _DIGIT] += 1
-    if len(links) and sizes[(links[0] >> shift) & _DIGIT] == len(links):
+        sizes[(links[i] >> shift) & mask] += 1
+    if len(links) and sizes[(links[0] >> shift) & mask] == len(links):
         return False
     begin = np.int64(0)
     for d in range(len(sizes)):
         sizes[d], begin = begin, begin + sizes[d]
     for i in range(len(links)):
-        digit = (links[i] >> shift) & _DIGIT
+        digit = (links[i] >> shift) & mask
         at = sizes[digit]
         sizes[digit] = at + 1
         to_links[at], to_order[at] = links[i], order[i]
