@@ -15,7 +15,7 @@ from snm.features.families import feature_family
 from snm.features.specification import PRESETS, FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.text.vocabulary import Vocabulary
-from tests.conftest import SMALL_SKIPS, extractor_of, random_text, text_of
+from tests.conftest import SMALL_SKIPS, extractor_of, parts_of, random_text, text_of
 
 
 def types(text: str) -> set[str]:
@@ -262,7 +262,7 @@ def test_parents_of_stored_features_are_stored(spec: str, prune: int) -> None:
     text = random_text(31, 200, 20, 25)
     extractor = extractor_of(spec, text, 22)
     rows: dict[int, int] = {}
-    for counts in Counter(text, extractor, 1 << 30, prune=prune):
+    for counts in parts_of(Counter(text, extractor, 1 << 30, prune=prune)):
         rows |= dict(zip(counts.features.tolist(), counts.feature_counts.tolist(), strict=True))
     keys = extractor.keys(text.tokens, 0, len(text.tokens)).tolist()
     kept = extractor.min_counts(prune)

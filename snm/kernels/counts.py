@@ -116,11 +116,8 @@ def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift
 
 
 @kernel
-def encode_runs(
-    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts,
-    features, feature_counts, offsets, targets, link_counts,
-):  # fmt: skip
-    """Write the rows and links of sorted buckets, see `snm.layouts.counts.Counts`."""
+def collect_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, counts):
+    """Write the rows and links of sorted buckets to `counts`, see `snm.layouts.counts.Counts`."""
     mask = (_ONE << target_bits) - _ONE
     row = link = 0
     for b in range(len(bounds) - 1):
@@ -131,17 +128,17 @@ def encode_runs(
             i, key, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
             if not kept:
                 continue
-            features[row] = key
-            feature_counts[row] = np.uint32(i - start)
-            offsets[row] = link
+            counts.features[row] = key
+            counts.feature_counts[row] = i - start
+            counts.offsets[row] = link
             row += 1
             for k in range(start, i):
                 if k == start or links[k] != links[k - 1]:
-                    targets[link] = np.uint32(links[k] & mask)
-                    link_counts[link] = 0
+                    counts.targets[link] = np.uint32(links[k] & mask)
+                    counts.link_counts[link] = 0
                     link += 1
-                link_counts[link - 1] += np.uint32(1)
-    offsets[row] = link
+                counts.link_counts[link - 1] += 1
+    counts.offsets[row] = link
 
 
 @helper
