@@ -75,7 +75,7 @@ def main() -> None:
         extractor = Extractor(spec, layout, vocabulary)
         unigrams = unigram_counts(sample, extractor)
         annotations = AnnotatedEvents(sample, extractor, unigrams, 8 << 30, on_disk)
-        links = sum(len(p.targets) for p in Counter(sample, extractor, 4 << 30, threads, annotations=annotations))
+        links = sum(p.links for p in Counter(sample, extractor, 4 << 30, threads, annotations=annotations))
         with open(bench.model(preset) / "manifest.json", encoding="utf-8") as manifest:
             slots = json.load(manifest)["training"]["slots"]
         adjustment = Adjustment(extractor, settings, slots, threads)

@@ -30,8 +30,8 @@ from snm.baselines.backoff.model import BackoffModel
 from snm.baselines.backoff.orders import Orders
 from snm.baselines.backoff.stupid_backoff import StupidBackoff
 from snm.baselines.neural.settings import require_torch
-from snm.counts.counting import unigram_counts
-from snm.counts.index import build_row_index
+from snm.counts.counting import unigram_row
+from snm.counts.store import CountsWriter, StoredCounts
 from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import InputError, SettingsError
@@ -65,8 +65,8 @@ WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, a
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
-ROW_BYTES, LINK_BYTES = 30, 13  # disk of a row and of a link, arrays that are dropped later included
-COUNT_ARRAYS = {"features": "<u8", "feature_counts": "<u4", "offsets": "<i8", "targets": "<u4", "link_counts": "<u4"}
+ROW_BYTES, LINK_BYTES = 10, 7  # disk of a row and of a link, in counts and matrix
+COUNTS = "counts"  # folder of the counts in that of the model, while it is trained
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,24 @@ class Texts:
 
 @dataclass(frozen=True)
 class Counted:
-    """The counts in the writer's arrays COUNT_ARRAYS."""
+    """The counts of a text."""
 
-    rows: int
-    links: int
-    rows_by_type: np.ndarray
-    singles_by_type: np.ndarray  # rows of features seen once
+    unigrams: Counts  # the row of the empty feature
+    store: StoredCounts  # all other rows
+
+    @property
+    def rows(self) -> int:
+        return 1 + self.store.rows
+
+    @property
+    def links(self) -> int:
+        return len(self.unigrams.targets) + self.store.links
+
+    @property
+    def rows_by_type(self) -> np.ndarray:
+        rows = self.store.rows_by_type.copy()
+        rows[0] += 1  # the empty feature
+        return rows
 
 
 def train(
@@ -160,9 +172,9 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
-    unigrams = unigram_counts(texts.train, extractor)
-    events = choose_events(job, engine, texts.train, extractor, unigrams)
-    counted = count(job, engine, texts.train, extractor, unigrams, events)
+    words = count_words(texts.train, len(vocabulary))
+    events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
+    counted = count(job, engine, texts.train, extractor, words, events)
     adjustment, training = adjust(job, engine, texts, extractor, counted, events)
     del events
     pages = build(job, engine, extractor, adjustment, counted)
@@ -171,9 +183,10 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     gate = fit_gate(job, engine, extractor, pages, texts.gate)
     if again is not None:
         job.notify("counting again, with the text that was held out")
-        for name in (*COUNT_ARRAYS, *ARRAYS):
+        counted.store.remove()
+        for name in ARRAYS:
             job.writer.drop(name)
-        counted = count(job, engine, texts.whole, extractor, unigram_counts(texts.whole, extractor), None)
+        counted = count(job, engine, texts.whole, extractor, count_words(texts.whole, len(vocabulary)), None)
         pages = build(job, engine, extractor, again, counted)
     finish_snm(job, extractor, counted, figures, pages, training, gate)
 
@@ -311,35 +324,25 @@ def choose_events(
 
 
 def count(
-    job: Job, engine: Engine, text: Text, extractor: Extractor, unigrams: Counts, events: TrainingEvents | None
+    job: Job, engine: Engine, text: Text, extractor: Extractor, words: np.ndarray, events: TrainingEvents | None
 ) -> Counted:
-    """Count the features of a text, and annotate `events` with their counts. `unigrams`: the empty feature's row."""
-    writer, spec = job.writer, extractor.spec
-    counting = engine.count(text, extractor, job.settings.prune, events, writer)
-    job.notify(f"{counting.links:,} features of events, {len(spec.templates)} an event at most")
-    for name, dtype in COUNT_ARRAYS.items():
-        writer.array(name, dtype)
-    rows = links = 0
-    rows_by_type, singles_by_type = np.zeros((2, len(spec.types)), np.int64)
+    """Count the features of a text, and annotate `events` with their counts.
 
-    def write(part: Counts) -> None:
-        nonlocal rows, links, rows_by_type, singles_by_type
-        for name, values in part._replace(offsets=part.offsets[:-1] + links)._asdict().items():
-            writer.append(name, values)
-        rows, links = rows + len(part.features), links + len(part.targets)
-        types = extractor.layout.type_of(part.features)
-        rows_by_type += np.bincount(types, minlength=len(spec.types))
-        singles_by_type += np.bincount(types[part.feature_counts == 1], minlength=len(spec.types))
-
-    write(unigrams)
+    words: how often each word occurs. (words,) int64
+    """
+    counting = engine.count(text, extractor, job.settings.prune, events, job.writer)
+    job.notify(f"{counting.links:,} features of events, {len(extractor.spec.templates)} an event at most")
+    store = CountsWriter(job.writer.folder / COUNTS, extractor.layout)
     checked = False
-    for part in counting:
-        if not checked and counting.done:
-            _check_disk(job, len(part.features), len(part.targets), counting.done, len(extractor.vocabulary))
-            checked = True
-        write(part)
-    writer.append("offsets", np.array([links]))
-    return Counted(rows, links, rows_by_type, singles_by_type)
+    try:
+        for part in counting:
+            if not checked and counting.done:
+                _check_disk(job, part.rows, part.links, counting.done, len(extractor.vocabulary))
+                checked = True
+            store.append(part)
+    finally:
+        store.close()
+    return Counted(unigram_row(words, extractor.vocabulary), store.finish(words))
 
 
 def _check_disk(job: Job, rows: int, links: int, share: float, words: int) -> None:
@@ -350,11 +353,6 @@ def _check_disk(job: Job, rows: int, links: int, share: float, words: int) -> No
     job.notify(message)
     if needed > free:
         raise SettingsError(f"{message}: choose fewer features, or prune more (--prune)")
-
-
-def _load_counts(writer: ModelWriter) -> Counts:
-    """The counts that were written, mapped."""
-    return Counts(*(writer.load(name) for name in Counts._fields))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -370,7 +368,7 @@ def adjust(
     limited = ", as many as fit into memory" if slots == engine.max_slots < MAX_DEFAULT_SLOTS else ""
     job.notify(f"{counted.rows:,} features, {counted.links:,} links; {slots:,} slots for metafeature weights{limited}")
     adjustment = engine.adjustment(extractor, s.training, slots)
-    fitted, dev = _held_out_rows(job, texts, extractor)
+    fitted, dev = _held_out_rows(job, texts, extractor, counted)
     threads = s.threads if texts.train.events >= MIN_EVENTS_FOR_THREADS else 1
     report = train_adjustment(adjustment, s.training, events, fitted, dev, threads, s.seed, job.progress)
     kept = report.losses[: report.best_pass]
@@ -385,14 +383,13 @@ def adjust(
     return adjustment, {**_describe_training(s, engine.name, adjustment, report), "events_used": used}
 
 
-def _held_out_rows(job: Job, texts: Texts, extractor: Extractor) -> tuple[HeldOut | None, HeldOut | None]:
+def _held_out_rows(
+    job: Job, texts: Texts, extractor: Extractor, counted: Counted
+) -> tuple[HeldOut | None, HeldOut | None]:
     """The texts `fitted` and `dev` with the rows of the counts that they touch."""
-    if texts.fitted is None and texts.dev is None:
-        return None, None
-    counts = _load_counts(job.writer)
-    index = build_row_index(counts.features)
     fitted, dev = (
-        None if text is None else HeldOut(text, extractor, counts, index) for text in (texts.fitted, texts.dev)
+        None if text is None else HeldOut(text, extractor, counted.unigrams, counted.store, job.settings.threads)
+        for text in (texts.fitted, texts.dev)
     )
     return fitted, dev
 
@@ -427,7 +424,8 @@ def build(
     """Write the matrix; its entry of the manifest."""
     writer = engine.matrix_writer(job.writer, extractor, adjustment)
     with job.progress("building", counted.links) as bar:
-        return writer.write(counted.rows, counted.singles_by_type, job.settings.weight_bits // 8, bar)
+        code_bytes = job.settings.weight_bits // 8
+        return writer.write(counted.unigrams, counted.store, code_bytes, bar)
 
 
 def fit_gate(
@@ -477,7 +475,7 @@ def smooth(job: Job, text: Text, extractor: Extractor, figures: dict[str, Any]) 
     estimator = kinds[s.model]
     memory = partition_bytes(s.memory, len(text.tokens))
     orders = Orders(text, extractor, job.writer, memory, s.threads, job.progress, job.notify)
-    made = estimate(orders, estimator, unigram_counts(text, extractor))
+    made = estimate(orders, estimator, unigram_row(count_words(text, len(extractor.vocabulary)), extractor.vocabulary))
     for warning in estimator.warnings:
         job.notify(warning)
     estimation = {"model": s.model, **estimator.details}
@@ -518,10 +516,10 @@ def finish_snm(
         flat, report = gate
         job.writer.array("gate", "<f4").append(flat)
         described = {"units": job.settings.gate, **asdict(report)}
-    for name in COUNT_ARRAYS:
-        job.writer.drop(name)
+    counted.store.remove()
     how = {"text": figures, "pages": pages, "training": training, "gate": described}
-    _finish(job, extractor, counted.rows_by_type, counted.links, SnmModel.kind, how)
+    rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]
+    _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how)
 
 
 def _finish(

@@ -14,13 +14,16 @@ from hypothesis import HealthCheck, settings
 from numba import njit
 
 from snm import pipeline
+from snm.counts.counting import Counter, Counting
+from snm.counts.store import CountsWriter, StoredCounts, decode
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
+from snm.layouts.counts import Counts
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END
 from snm.scoring.model import RowModel
 from snm.storage import DiskArray
-from snm.text.encoding import Text
+from snm.text.encoding import Text, count_words
 from snm.text.vocabulary import Vocabulary
 
 # the first example of a property compiles kernels, so no example has a deadline
@@ -30,6 +33,19 @@ settings.load_profile("snm")
 
 def on_disk(length: int) -> DiskArray:
     return DiskArray(tempfile.TemporaryFile(buffering=0), length)
+
+
+def parts_of(counting: Counting) -> list[Counts]:
+    """The parts of C, decoded."""
+    return [decode(part, counting.layout) for part in counting]
+
+
+def store_of(text: Text, extractor: Extractor, folder: Path, **options: Any) -> StoredCounts:
+    """The counts of a text in a folder. `options` of `Counter`."""
+    writer = CountsWriter(folder, extractor.layout)
+    for part in Counter(text, extractor, 1 << 30, **options):
+        writer.append(part)
+    return writer.finish(count_words(text, len(extractor.vocabulary)))
 
 
 @cache

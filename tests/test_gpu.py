@@ -35,7 +35,17 @@ from snm.storage import ModelWriter
 from snm.text.encoding import Text, encode_files
 from snm.text.sampling import draw_sentences, sample_sentences
 from snm.text.vocabulary import Vocabulary
-from tests.conftest import SMALL_SKIPS, entry_of, extractor_of, random_text, text_of, train, write_bigrams
+from tests.conftest import (
+    SMALL_SKIPS,
+    entry_of,
+    extractor_of,
+    parts_of,
+    random_text,
+    store_of,
+    text_of,
+    train,
+    write_bigrams,
+)
 from tests.test_cli import fails
 from tests.test_parity import METAFEATURES, WORDS, all_counts, annotated, reference_counts
 from tests.test_parity import key as reference_key
@@ -103,9 +113,9 @@ class TestCounting:
             found = blocks.keys(start, stop).cpu().numpy().view(np.uint64)
             assert np.array_equal(found, extractor.keys(text.tokens, start, stop))
         for partitions, prune in ((1, 1), (3, 2)):
-            expected = list(Counter(text, extractor, 1 << 30, prune=prune))
+            expected = parts_of(Counter(text, extractor, 1 << 30, prune=prune))
             counter = TensorCounter(blocks, 1 << 30, partitions, prune=prune)
-            made = list(counter)
+            made = parts_of(counter)
             assert counter.done == pytest.approx(1)
             assert counter.links == Counter(text, extractor, 1 << 30).links
             for one, other in zip(joined(expected), joined(made), strict=True):
@@ -133,7 +143,7 @@ class TestCounting:
             blocks.block, blocks.triton = 150, triton
             events = TensorEvents(blocks, unigram_counts(text, extractor), chosen)
             counter = TensorCounter(blocks, 1 << 30, 2, events=events)
-            made.append((counter.bucket_sizes, *joined(list(counter)), events.values[:-1].cpu().numpy()))
+            made.append((counter.bucket_sizes, *joined(parts_of(counter)), events.values[:-1].cpu().numpy()))
         assert np.count_nonzero(made[0][-1]) > 0
         for one, other in zip(*made, strict=True):
             assert np.array_equal(one, other)
@@ -148,7 +158,7 @@ class TestCounting:
             if feature[1]
         }
         features, _, targets, counts, lengths = joined(
-            list(TensorCounter(TokenBlocks(text.tokens, extractor, device), 1 << 30, 2))
+            parts_of(TensorCounter(TokenBlocks(text.tokens, extractor, device), 1 << 30, 2))
         )
         pairs = zip(np.repeat(features, lengths).tolist(), targets.tolist(), strict=True)
         assert dict(zip(pairs, counts.tolist(), strict=True)) == expected
@@ -163,12 +173,12 @@ class TestCounting:
             little.bucket_sizes[a:b].sum() * counting.BYTES_PER_LINK <= 200_000 or b - a == 1 for a, b in little.ranges
         )
 
-    def test_parts_are_cut_between_rows(self, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_parts_are_cut_between_buckets(self, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         text = random_text(3, 200, WORDS - 2, 30)
-        blocks = TokenBlocks(text.tokens, extractor_of("snm5", text, WORDS), device)
-        whole = joined(list(TensorCounter(blocks, 1 << 30)))
+        blocks = TokenBlocks(text.tokens, extractor_of("snm5", text, 1 << 14), device)
+        whole = joined(parts_of(TensorCounter(blocks, 1 << 30)))
         monkeypatch.setattr(counting, "LINKS_PER_PART", 100)
-        parts = list(TensorCounter(blocks, 1 << 30))
+        parts = parts_of(TensorCounter(blocks, 1 << 30))
         assert len(parts) > 10
         assert all(part.offsets[0] == 0 and part.offsets[-1] == len(part.targets) for part in parts)
         assert all(np.array_equal(a, b) for a, b in zip(whole, joined(parts), strict=True))
@@ -324,19 +334,16 @@ class TestRows:
         often = [[words - 2, 5, 6, words - 1, 9]] * 30
         text = text_of([*random.integers(3, words, (300, 20)).tolist(), *often])
         extractor = extractor_of(SMALL_SKIPS, text, words)
-        counts = all_counts(text, extractor)
         monkeypatch.setattr("snm.matrix.writing.PAGES_PER_BATCH", 100)
         made = []
         one, other = adjustments(extractor, TrainingSettings(loss=loss), device, 1 << 16)
         adjustment: AdjustmentFunction
         for kind, adjustment, together in ((MatrixWriter, one, 1 << 21), (TensorMatrixWriter, other, 500)):
             with ModelWriter(tmp_path / kind.__name__) as writer:
-                for name, dtype in zip(Counts._fields, ("<u8", "<u4", "<i8", "<u4", "<u4"), strict=True):
-                    writer.array(name, dtype).append(getattr(counts, name))
-                kinds = extractor.layout.type_of(counts.features)[counts.feature_counts == 1]
-                singles = np.bincount(kinds, minlength=len(extractor.spec.types))
+                counts = store_of(text, extractor, tmp_path / f"counts of {kind.__name__}")
+                unigrams = unigram_counts(text, extractor)
                 how = kind(writer, extractor, adjustment, 1, together).write(
-                    len(counts.features), singles, bits // 8, lambda n: None
+                    unigrams, counts, bits // 8, lambda n: None
                 )
                 writer.close()
                 pages = open_matrix(writer.load, how, extractor)

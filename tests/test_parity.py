@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Counter_
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,14 +18,13 @@ from snm.adjustment.metafeatures import MetafeatureSet
 from snm.adjustment.settings import TrainingSettings
 from snm.adjustment.threads import AdjustmentTrainer
 from snm.counts.counting import Counter, unigram_counts
-from snm.counts.index import build_row_index
 from snm.features.extraction import Extractor
 from snm.kernels.adjustment import GROUP_EVENTS
 from snm.layouts.counts import Counts
 from snm.layouts.weights import bucket_hashes
 from snm.reference import paper
 from snm.text.encoding import Text
-from tests.conftest import SMALL_SKIPS, extractor_of, on_disk, random_text, text_of
+from tests.conftest import SMALL_SKIPS, extractor_of, on_disk, parts_of, random_text, store_of, text_of
 
 SPECS = ["ngram(0..4)", SMALL_SKIPS, "snm5-skip", "snm5-skip-only", "snm10-skip"]
 WORDS = 14  # vocabulary of the generated texts
@@ -32,16 +32,8 @@ WORDS = 14  # vocabulary of the generated texts
 
 def all_counts(text: Text, extractor: Extractor, threads: int = 1, partitions: int | None = None) -> Counts:
     """The counts of all partitions and of the empty feature, concatenated."""
-    parts = [unigram_counts(text, extractor), *Counter(text, extractor, 1 << 30, threads, partitions)]
-    ends = np.cumsum([len(p.targets) for p in parts])
-    offsets = [p.offsets[:-1] + end - len(p.targets) for p, end in zip(parts, ends, strict=True)]
-    return Counts(
-        np.concatenate([p.features for p in parts]),
-        np.concatenate([p.feature_counts for p in parts]),
-        np.append(np.concatenate(offsets), ends[-1]),
-        np.concatenate([p.targets for p in parts]),
-        np.concatenate([p.link_counts for p in parts]),
-    )
+    counter = Counter(text, extractor, 1 << 30, threads, partitions)
+    return Counts.joined([unigram_counts(text, extractor), *parts_of(counter)])
 
 
 def as_dictionary(counts: Counts, values: np.ndarray) -> dict[tuple[int, int], float]:
@@ -106,7 +98,7 @@ def test_class_features_and_counts_equal_the_reference(text: Text) -> None:
         for feature in paper.features_of(extractor.spec, context, classes.tolist()):
             if feature[1]:
                 expected[key(extractor, feature), target] += 1
-    counts = next(iter(Counter(text, extractor, 1 << 30)))
+    counts = Counts.joined(parts_of(Counter(text, extractor, 1 << 30)))
     assert as_dictionary(counts, counts.link_counts) == expected
 
 
@@ -204,7 +196,7 @@ def first_template(extractor: Extractor, context: paper.Sentence, feature: paper
 @pytest.mark.parametrize("metafeatures", METAFEATURES[:3], ids=lambda m: f"{len(m.masks())}masks-{m.link_buckets}")
 @pytest.mark.parametrize("loss", ["leave-one-out", "poisson"])
 def test_matrix_row_sums_and_probabilities_equal_the_reference(
-    spec: str, metafeatures: MetafeatureSet, loss: str
+    spec: str, metafeatures: MetafeatureSet, loss: str, tmp_path: Path
 ) -> None:
     text = random_text(13, 25)
     extractor = extractor_of(spec, text, WORDS)
@@ -219,7 +211,7 @@ def test_matrix_row_sums_and_probabilities_equal_the_reference(
     assert dict(zip(counts.features.tolist(), sums.tolist(), strict=True)) == pytest.approx(row_sums, rel=1e-6)
 
     other = random_text(17, 10)  # held-out text, with features that were never seen
-    held_out = HeldOut(other, extractor, counts, build_row_index(counts.features))
+    held_out = HeldOut(other, extractor, counts.between(0, 1), store_of(text, extractor, tmp_path / "counts"))
     expected_ppl = paper.perplexity(extractor.spec, m, paper.to_sentences(other.tokens))
     assert held_out.perplexity(made) == pytest.approx(expected_ppl, rel=1e-6)
 
@@ -303,12 +295,12 @@ def summed_gradient(
     return gradient, loss
 
 
-def test_multinomial_gradient_is_the_derivative_of_the_loss() -> None:
+def test_multinomial_gradient_is_the_derivative_of_the_loss(tmp_path: Path) -> None:
     text, extractor, settings, _ = small_case()
     made = random_adjustment(extractor, replace(settings, loss="multinomial"))
     counts = all_counts(text, extractor)
     other = random_text(23, 6, 8, 8)
-    held_out = HeldOut(other, extractor, counts, build_row_index(counts.features))
+    held_out = HeldOut(other, extractor, counts.between(0, 1), store_of(text, extractor, tmp_path / "counts"))
     gradient = np.zeros(len(made.table), np.float64)
     loss = held_out._train_batch(np.arange(held_out.events), made, 0.0, gradient)
 

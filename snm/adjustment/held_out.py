@@ -9,10 +9,12 @@ import numpy as np
 
 from snm.adjustment.function import Adjustment, AdjustmentFunction
 from snm.adjustment.settings import TrainingSettings
+from snm.counts.store import StoredCounts
 from snm.features.extraction import Extractor
 from snm.kernels import adjustment as adjustment_kernels
 from snm.kernels import row_index as row_kernels
-from snm.layouts.counts import Counts, RowIndex
+from snm.layouts.counts import Counts
+from snm.layouts.keys import ABSENT
 from snm.text.encoding import Text
 
 
@@ -27,7 +29,7 @@ class TouchedRows(NamedTuple):
     def of(cls, rows: np.ndarray, words: np.ndarray, counts: Counts) -> TouchedRows:
         """From rows of larger counts, -1 for none, and the events' targets."""
         used, numbers = np.unique(rows, return_inverse=True)
-        selected = _select_rows(counts, used[used >= 0])
+        selected = counts.select(used[used >= 0])
         rows = (numbers.reshape(rows.shape) - np.count_nonzero(used < 0)).astype(np.int32)
         links = np.empty(rows.shape, np.int64)
         row_kernels.find_links(rows, words, selected.offsets, selected.targets, links)
@@ -37,14 +39,22 @@ class TouchedRows(NamedTuple):
 class HeldOut:
     """The events of a held-out text."""
 
-    def __init__(self, text: Text, extractor: Extractor, counts: Counts, index: RowIndex) -> None:
+    def __init__(
+        self, text: Text, extractor: Extractor, unigrams: Counts, counts: StoredCounts, threads: int = 1
+    ) -> None:
+        """`unigrams`: the row of the empty feature; `counts`: all others."""
         tokens = text.tokens
-        found = np.empty((len(tokens), extractor.n_templates), np.int64)
+        keys = np.empty((extractor.n_templates, len(tokens)), np.uint64)
         for start, stop in extractor.blocks(0, len(tokens)):
-            row_kernels.find_rows(extractor.keys(tokens, start, stop), index, found[start:stop])
-        events = np.flatnonzero(found[:, 0] >= 0)
+            keys[:, start:stop] = extractor.keys(tokens, start, stop)
+        events = np.flatnonzero(keys[0] != ABSENT)
         self.words, self.events = tokens[events], len(events)
-        self.touched = TouchedRows.of(found[events], self.words, counts)
+        keys = keys.T[events]
+        wanted = np.unique(keys[:, 1:])
+        rows = Counts.joined([unigrams, counts.rows_for(wanted[wanted != ABSENT], threads)])
+        found = np.searchsorted(rows.features, keys)
+        found[rows.features[np.minimum(found, len(rows.features) - 1)] != keys] = -1
+        self.touched = TouchedRows.of(found, self.words, rows)
 
     def perplexity(self, adjustment: AdjustmentFunction, threads: int = 1) -> float:
         """Perplexity of the text under the present weights."""
@@ -79,13 +89,3 @@ class HeldOut:
                 row_gradients, link_gradients, weights, counts, a, gradient, apply, rate, scratch
             )
         return float(loss)
-
-
-def _select_rows(counts: Counts, rows: np.ndarray) -> Counts:
-    """The listed rows, as counts of their own."""
-    starts, lengths = counts.offsets[rows], counts.offsets[rows + 1] - counts.offsets[rows]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    links = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return Counts(
-        counts.features[rows], counts.feature_counts[rows], offsets, counts.targets[links], counts.link_counts[links]
-    )

@@ -24,18 +24,21 @@ import numpy as np
 
 from snm import parallel
 from snm.counts.spill import Spilled
+from snm.counts.store import Encoded, encode
 from snm.counts.walks import LINK_BYTES, Links, Walk, bounds_of
-from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
 from snm.layouts.counts import Counts
+from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import UNKNOWN
 from snm.progress import Progress, silent
 from snm.storage import ModelWriter
 from snm.text.encoding import Text, count_words
+from snm.text.vocabulary import Vocabulary
 
-LINKS_PER_PART = 1 << 20  # sorted and encoded together, at most
-BYTES_PER_LINK = 28  # of counts, at most: every link has a row of its own
+LINKS_PER_PART = 1 << 18  # sorted and encoded together, at most
+COUNTS_BYTES = 48  # of a link while it is encoded, at most: every link has a row of its own
+CODE_BYTES = 12  # of a link that is encoded, at most
 VALUE_BYTES = 4  # of the packed counts of a link
 SORT_BYTES = 16  # of scratch memory for each link of a bucket
 MAX_SORTED_TOGETHER = 1 << 20  # links of a bucket that several threads sort at the same time
@@ -45,28 +48,26 @@ ENOUGH_PARTITIONS, SMALL_PARTITION = 4, 256 << 20
 
 
 def unigram_counts(text: Text, extractor: Extractor) -> Counts:
+    """The row of the empty feature."""
+    return unigram_row(count_words(text, len(extractor.vocabulary)), extractor.vocabulary)
+
+
+def unigram_row(words: np.ndarray, vocabulary: Vocabulary) -> Counts:
     """The row of the empty feature: every word but `<S>`, each counted at least once.
 
     If the text has no `<UNK>`, it is counted as often as there are words seen once: the Good-Turing estimate of how
     often a new word would have been seen.
+
+    words: how often each word occurs. (words,) int64
     """
-    vocabulary = extractor.vocabulary
-    counts = count_words(text, len(vocabulary))
+    counts = words.copy()
     if counts[UNKNOWN] == 0:
         counts[UNKNOWN] = np.count_nonzero(counts[UNKNOWN + 1 :] == 1)
     counts = np.maximum(counts, 1)
     targets = np.arange(1, len(vocabulary), dtype=np.uint32)
     targets = targets[targets != vocabulary.never_a_target]
-    counts = counts[targets]
-    if counts.sum() >= 1 << 32:
-        raise SettingsError(f"the text has {counts.sum():,} tokens; the most is {(1 << 32) - 1:,}: split it")
-    return Counts(
-        np.array([1], np.uint64),
-        np.array([counts.sum()], np.uint32),
-        np.array([0, len(targets)], np.int64),
-        targets,
-        counts.astype(np.uint32),
-    )
+    counts = counts[targets].astype(np.int64)
+    return Counts(np.array([1], np.uint64), counts.sum(keepdims=True), np.array([0, len(targets)]), targets, counts)
 
 
 def partition_ranges(bucket_bytes: np.ndarray, memory: int, partitions: int | None) -> list[tuple[int, int]]:
@@ -102,12 +103,13 @@ class Annotated(Protocol):
 
 
 class Counting(Protocol):
-    """An iterator over parts of C, in the order of keys."""
+    """An iterator over parts of C, encoded, in the order of keys."""
 
+    layout: KeyLayout
     links: int  # to count, repeats included, without the empty feature's
     done: float  # the share of them that has been counted
 
-    def __iter__(self) -> Iterator[Counts]: ...
+    def __iter__(self) -> Iterator[Encoded]: ...
 
 
 class Counter:
@@ -126,8 +128,8 @@ class Counter:
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
         self._min_counts = extractor.min_counts(prune)
-        parts = parallel.ahead(threads) + 1
-        self._links_per_part = min(LINKS_PER_PART, pending_bytes // (BYTES_PER_LINK * parts))
+        link_bytes = COUNTS_BYTES * threads + CODE_BYTES * (parallel.ahead(threads) + 1)
+        self._links_per_part = max(1, min(LINKS_PER_PART, pending_bytes // link_bytes))
         self._progress, self._tokens = progress, len(text.tokens)
         self._sorted_together = 0
         run_tokens = None if annotations is None else annotations.run_tokens
@@ -158,7 +160,7 @@ class Counter:
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
         return partition_ranges(needed, min(max(memory - scratch, memory // 4), enough), partitions)
 
-    def __iter__(self) -> Iterator[Counts]:
+    def __iter__(self) -> Iterator[Encoded]:
         """Parts of C in the order of keys. The arrays for links are allocated once and used by all partitions."""
         most = max(int(self._source.bucket_sizes[a:b].sum()) for a, b in self.ranges)
         links = np.empty(most, np.uint64)
@@ -171,13 +173,13 @@ class Counter:
         if isinstance(self._source, Spilled):
             self._source.close()
 
-    def _encode(self, first: int, last: int, links: np.ndarray, values: np.ndarray) -> Iterator[Counts]:
-        """Sort the buckets [first, last), annotate events, and run-length encode links."""
+    def _encode(self, first: int, last: int, links: np.ndarray, values: np.ndarray) -> Iterator[Encoded]:
+        """Sort the buckets [first, last), annotate events, and encode rows."""
         bounds = bounds_of(self._source.bucket_sizes, first, last)
         sorting = Sorting(self.threads, self._sorted_together)
         seen = np.zeros(2, np.int64)
 
-        def work(group: tuple[int, int]) -> tuple[Counts, tuple[int, int]]:
+        def work(group: tuple[int, int]) -> tuple[Encoded, tuple[int, int]]:
             a, b = group
             here = bounds[a : b + 1]
             if self.annotations is None:
@@ -202,17 +204,11 @@ class Counter:
     def _key_bits(self) -> tuple[np.uint64, np.uint64, np.uint64]:
         return np.uint64(self.layout.bucket_bits), np.uint64(self.layout.target_bits), np.uint64(self.layout.type_shift)
 
-    def _encode_group(self, links: np.ndarray, bounds: np.ndarray, first: int) -> Counts:
-        rows, distinct = count_kernels.count_runs(links, bounds, first, *self._key_bits, self._min_counts)
-        part = Counts(
-            np.empty(rows, np.uint64),
-            np.empty(rows, np.uint32),
-            np.empty(rows + 1, np.int64),
-            np.empty(distinct, np.uint32),
-            np.empty(distinct, np.uint32),
-        )
-        count_kernels.encode_runs(links, bounds, first, *self._key_bits, self._min_counts, *part)
-        return part
+    def _encode_group(self, links: np.ndarray, bounds: np.ndarray, first: int) -> Encoded:
+        sizes = count_kernels.count_runs(links, bounds, first, *self._key_bits, self._min_counts)
+        part = Counts.empty(*sizes)
+        count_kernels.collect_runs(links, bounds, first, *self._key_bits, self._min_counts, part)
+        return encode(part, first, first + len(bounds) - 1, self.layout)
 
 
 class Sorting:

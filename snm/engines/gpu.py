@@ -72,10 +72,11 @@ class GpuEngine:
     def count(
         self, text: Text, extractor: Extractor, prune: int, annotations: TrainingEvents | None, writer: ModelWriter
     ) -> TensorCounter:
+        s = self.settings
         assert annotations is None or isinstance(annotations, TensorEvents)
         blocks = self._blocks_of(text, extractor)
         partition_bytes = int(PARTITION_SHARE * self._memory()[0])
-        return TensorCounter(blocks, partition_bytes, self.settings.partitions, self.progress, prune, annotations)
+        return TensorCounter(blocks, partition_bytes, s.partitions, self.progress, prune, annotations, s.threads)
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
         if training.loss == "multinomial":  # held-out text has few rows: too little work for a GPU

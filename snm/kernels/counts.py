@@ -11,9 +11,9 @@ from snm.layouts.counts import PACKED_EXACTLY
 from snm.layouts.keys import ABSENT
 
 DIGIT_BITS = 11  # of radix sort
+FEW_LINKS, FEW_DIGIT_BITS = 4096, 8  # fewer links are sorted by shorter digits, whose table is cleared faster
 _ONE = np.uint64(1)
 _64 = np.uint64(64)
-_DIGIT = np.uint64((1 << DIGIT_BITS) - 1)
 
 
 @kernel
@@ -130,11 +130,8 @@ def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift
 
 
 @kernel
-def encode_runs(
-    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts,
-    features, feature_counts, offsets, targets, link_counts,
-):  # fmt: skip
-    """Write the rows and links of sorted buckets, see `snm.layouts.counts.Counts`."""
+def collect_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, counts):
+    """Write the rows and links of sorted buckets to `counts`, see `snm.layouts.counts.Counts`."""
     mask = (_ONE << target_bits) - _ONE
     row = link = 0
     for b in range(len(bounds) - 1):
@@ -145,17 +142,17 @@ def encode_runs(
             i, key, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
             if not kept:
                 continue
-            features[row] = key
-            feature_counts[row] = np.uint32(i - start)
-            offsets[row] = link
+            counts.features[row] = key
+            counts.feature_counts[row] = i - start
+            counts.offsets[row] = link
             row += 1
             for k in range(start, i):
                 if k == start or links[k] != links[k - 1]:
-                    targets[link] = np.uint32(links[k] & mask)
-                    link_counts[link] = 0
+                    counts.targets[link] = np.uint32(links[k] & mask)
+                    counts.link_counts[link] = 0
                     link += 1
-                link_counts[link - 1] += np.uint32(1)
-    offsets[row] = link
+                counts.link_counts[link - 1] += 1
+    counts.offsets[row] = link
 
 
 @helper
@@ -188,10 +185,11 @@ def sort_with_order(links, order, other_links, other_order, sizes):
     """
     for i in range(len(links)):
         order[i] = i
+    bits = DIGIT_BITS if len(links) >= FEW_LINKS else FEW_DIGIT_BITS
     swapped = False
-    for digit in range(0, 64, DIGIT_BITS):
+    for digit in range(0, 64, bits):
         swapped ^= move_by_digit(
-            other_links if swapped else links, other_order if swapped else order, np.uint64(digit), sizes,
+            other_links if swapped else links, other_order if swapped else order, np.uint64(digit), sizes[: 1 << bits],
             links if swapped else other_links, order if swapped else other_order,
         )  # fmt: skip
     if swapped:
@@ -201,18 +199,22 @@ def sort_with_order(links, order, other_links, other_order, sizes):
 
 @helper
 def move_by_digit(links, order, shift, sizes, to_links, to_order):
-    """Copy links and their order, sorted by one digit and else as they were; False if there is nothing to sort."""
+    """Copy links and their order, sorted by one digit and else as they were; False if there is nothing to sort.
+
+    sizes: one for each value of a digit, a power of two of them.
+    """
+    mask = np.uint64(len(sizes) - 1)
     for d in range(len(sizes)):
         sizes[d] = 0
     for i in range(len(links)):
-        sizes[(links[i] >> shift) & _DIGIT] += 1
-    if len(links) and sizes[(links[0] >> shift) & _DIGIT] == len(links):
+        sizes[(links[i] >> shift) & mask] += 1
+    if len(links) and sizes[(links[0] >> shift) & mask] == len(links):
         return False
     begin = np.int64(0)
     for d in range(len(sizes)):
         sizes[d], begin = begin, begin + sizes[d]
     for i in range(len(links)):
-        digit = (links[i] >> shift) & _DIGIT
+        digit = (links[i] >> shift) & mask
         at = sizes[digit]
         sizes[digit] = at + 1
         to_links[at], to_order[at] = links[i], order[i]

@@ -44,10 +44,11 @@ TEMPLATE = np.dtype(
 class KeyLayout:
     """How many bits of a key are hash and type, and how keys are divided into buckets for sorting.
 
-    A key is, from the top: `hash_bits` of hash, `type_bits` of type, zeros, and a lowest bit of 1. Its top
-    `bucket_bits` are the number of its bucket. Inside a bucket, key and target fit into 64 bits together, so links are
-    sorted as plain integers. The layout depends on the amount of work alone, never on memory or threads, so the same
-    text gives the same keys everywhere.
+    A key is, from the top: `hash_bits` of hash, `type_bits` of type, zeros, and a lowest bit of 1. Hash and type have
+    62 bits together, so keys depend on the features alone, and counts of several texts have the same keys. (In models
+    of older versions they had less, as many as the number of buckets allowed.) The top `bucket_bits` of a key are the
+    number of its bucket. Inside a bucket, key and target fit into 64 bits together, so links are sorted as plain
+    integers. The number of buckets changes no result: rows come in the order of their keys.
     """
 
     target_bits: int
@@ -60,8 +61,7 @@ class KeyLayout:
         target_bits = max(1, (words - 1).bit_length())
         type_bits = max(1, (types - 1).bit_length())
         by_size = max(0, (keys >> 16).bit_length())  # buckets of about 2^16 keys are sorted inside the cache
-        by_hash = target_bits + type_bits - 12  # at least 52 bits of hash
-        return cls(target_bits, type_bits, max(by_size, by_hash, 1))
+        return cls(target_bits, type_bits, max(by_size, target_bits - 2, 1))  # at least as many as 62 key bits need
 
     @property
     def key_bits(self) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from snm import parallel
 from snm.adjustment.function import AdjustmentFunction
+from snm.counts.store import StoredCounts
 from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import matrix_writing as matrix_writing_kernels
@@ -34,27 +34,27 @@ class MatrixWriter:
         self.rows_per_part = rows_per_part
         self.singles = adjustment.singles()
 
-    def write(self, rows: int, singles_by_type: np.ndarray, code_bytes: int, advance: Advance) -> dict[str, Any]:
-        """Write all arrays of M; return its entry of the manifest.
+    def write(self, unigrams: Counts, counts: StoredCounts, code_bytes: int, advance: Advance) -> dict[str, Any]:
+        """Write all arrays of M; return its entry of the manifest. The disk of the counts is given back meanwhile.
 
-        rows: of the counts, with the empty feature's. singles_by_type: number of features seen once. (types,)
+        unigrams: the row of the empty feature. counts: all others.
         """
-        unigrams = self._read(0, 1)
+        rows = 1 + counts.rows
         weights, _ = self.adjustment.weigh(unigrams)
         dense = np.zeros(len(self.extractor.vocabulary), np.float32)
         dense[unigrams.targets] = weights
-        types = np.flatnonzero(singles_by_type) if len(self.singles) else np.zeros(0, np.int64)
+        types = np.flatnonzero(counts.singles_by_type) if len(self.singles) else np.zeros(0, np.int64)
         bits = max(1, (rows // ROWS_PER_PAGE).bit_length() - 1)
         self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
         self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
-        self.values = self._choose_values(rows, types)
+        self.values = self._choose_values(counts, types)
         self.middles = np.sqrt(self.values[1:].astype(np.float64) * self.values[:-1]).astype(np.float32)
         self.writer.array("data", "|u1", LARGE_CHUNK_BYTES)
         self.writer.array("long_links", self.spread.link_type, LARGE_CHUNK_BYTES)
         self.writer.array("sizes", "<u4")
         self.n_pages = self.n_bytes = self.n_long = self.shadowed = 0
-        for row, end in self._parts(rows):
-            self._add(self._read(row, end), advance)
+        for part in counts.parts(self.rows_per_part, bits, self.threads, free=True):
+            self._add(part, advance)
         self.writer.append("data", np.zeros(PADDING, np.uint8))
         self._write_starts(1 << bits)
         self.writer.array("singles", f"<u{code_bytes}")
@@ -70,31 +70,11 @@ class MatrixWriter:
             "shadowed": self.shadowed,
         }
 
-    def _read(self, row: int, end: int) -> Counts:
-        """Rows [row, end) of the counts, from disk."""
-        offsets = self.writer.read("offsets", row, end + 1)
-        first, last = int(offsets[0]), int(offsets[-1])
-        return Counts(
-            self.writer.read("features", row, end), self.writer.read("feature_counts", row, end), offsets - first,
-            self.writer.read("targets", first, last), self.writer.read("link_counts", first, last),
-        )  # fmt: skip
-
-    def _parts(self, rows: int) -> Iterator[tuple[int, int]]:
-        """All rows but the empty feature's, cut between pages."""
-        row = 1
-        while row < rows:
-            end = min(row + self.rows_per_part, rows)
-            pages = self.writer.read("features", row, end) >> self.shift
-            if end < rows and pages[0] != pages[-1]:
-                end = row + int(np.searchsorted(pages, pages[-1]))
-            yield row, end
-            row = end
-
-    def _choose_values(self, rows: int, single_types: np.ndarray) -> np.ndarray:
+    def _choose_values(self, counts: StoredCounts, single_types: np.ndarray) -> np.ndarray:
         """The weight of each code: every weight itself if there are few, else a geometric series. (codes,) float32"""
-        sampled, size = rows > SAMPLED_ROWS, SAMPLED_ROWS // SAMPLES
-        firsts = np.linspace(1, rows - size, SAMPLES).astype(np.int64).tolist() if sampled else [1]
-        parts = [self._read(row, row + size if sampled else rows) for row in firsts if row < rows]
+        sampled, size = counts.rows >= SAMPLED_ROWS, SAMPLED_ROWS // SAMPLES
+        firsts = np.linspace(1, 1 + counts.rows - size, SAMPLES).astype(np.int64) - 1 if sampled else np.zeros(1, int)
+        parts = [counts.rows_between(row, row + size if sampled else counts.rows) for row in firsts.tolist()]
         weights_of_parts = [self.adjustment.weigh(part, self.threads, self.singles)[0] for part in parts]
         codes, few, weights = 1 << (8 * self.code_bytes), not sampled, np.empty(0, np.float32)
         for more in (*weights_of_parts, *(self.singles[type_index] for type_index in single_types)):

@@ -6,15 +6,17 @@ order of the sort leads back to the events, which are annotated with the counts.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from snm import parallel
 from snm.counts.counting import partition_ranges
+from snm.counts.store import Encoded, encode
 from snm.layouts.counts import Counts
+from snm.layouts.keys import KeyLayout
 from snm.progress import Progress, silent
 from snm.tensors import links
 from snm.tensors.events import TensorEvents
@@ -23,7 +25,7 @@ from snm.tensors.hashing import SMALLEST, array_of, shift_right
 from snm.tensors.packing import pack_count
 
 BYTES_PER_LINK = 96  # while a partition is sorted and counted
-LINKS_PER_PART = 1 << 24  # copied to the host at one time
+LINKS_PER_PART = 1 << 20  # copied to the host and encoded at one time
 MAX_LINKS = (1 << 31) - 1  # of a partition: the limit of PyTorch's `nonzero`
 
 
@@ -32,10 +34,10 @@ class TensorCounter:
 
     def __init__(
         self, text: TokenBlocks, memory: int, partitions: int | None = None, progress: Progress = silent,
-        prune: int = 1, events: TensorEvents | None = None,
+        prune: int = 1, events: TensorEvents | None = None, threads: int = 1,
     ) -> None:  # fmt: skip
         """`memory`: bytes for one partition. `events` are annotated. The rest as for `Counter`."""
-        self.text, self.events, self.progress = text, events, progress
+        self.text, self.events, self.progress, self.threads = text, events, progress, threads
         self.layout = text.extractor.layout
         self._min_counts = torch.from_numpy(text.extractor.min_counts(prune)).to(text.device)
         self.bucket_sizes = self._measure_buckets()
@@ -58,13 +60,17 @@ class TensorCounter:
         on_host: np.ndarray = sizes.cpu().numpy()
         return on_host
 
-    def __iter__(self) -> Iterator[Counts]:
-        """Parts of C in the order of their keys."""
+    def __iter__(self) -> Iterator[Encoded]:
+        """Parts of C in the order of their keys, encoded on the host."""
         for number, (first, last) in enumerate(self.ranges, 1):
             label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
             rows = self.count(first, last, label)
             self.done += int(self.bucket_sizes[first:last].sum()) / max(1, self.links)
-            yield from _parts(rows)
+            yield from parallel.ordered(self._encode, _parts(rows, first, last, self.layout), self.threads)
+
+    def _encode(self, part: tuple[int, int, Counts]) -> Encoded:
+        first, last, rows = part
+        return encode(rows, first, last, self.layout)
 
     def _collect(self, first: int, last: int, label: str) -> tuple[Tensor, Tensor, Tensor]:
         """Links, buckets and sources of the buckets [first, last), see `LinkBuffer`."""
@@ -135,18 +141,25 @@ def _run_lengths(starts: Tensor, size: int) -> Tensor:
     return torch.diff(starts, append=torch.tensor([size], device=starts.device))
 
 
-def _parts(rows: tuple[Tensor, ...]) -> Iterator[Counts]:
-    """The rows of a partition on the host, about LINKS_PER_PART links at a time."""
+def _parts(rows: tuple[Tensor, ...], first: int, last: int, layout: KeyLayout) -> Iterator[tuple[int, int, Counts]]:
+    """Ranges of the buckets [first, last) and their rows, on the host: about LINKS_PER_PART links at a time."""
     features, feature_counts, offsets, targets, link_counts = rows
+    buckets = torch.arange(first, last, device=features.device)
+    starts = torch.searchsorted(shift_right(features, 64 - layout.bucket_bits), buckets).tolist()
+    row_edges = np.array([*starts, len(features)])  # of the buckets
+    link_edges = offsets.cpu().numpy()[row_edges]
     n = max(1, -(-len(targets) // LINKS_PER_PART))
-    cuts = torch.linspace(0, len(targets), n + 1, dtype=torch.float64).long()[1:-1].to(offsets.device)
-    edges = sorted({0, *torch.searchsorted(offsets, cuts).tolist(), len(features)})
-    for row, end in itertools.pairwise(edges):
-        first, last = int(offsets[row]), int(offsets[end])
-        yield Counts(
-            array_of(features[row:end], "<u8"),
-            array_of(feature_counts[row:end], "<u4"),
-            array_of(offsets[row : end + 1] - first, "<i8"),
-            array_of(targets[first:last], "<u4"),
-            array_of(link_counts[first:last], "<u4"),
+    cuts = np.searchsorted(link_edges, np.linspace(0, len(targets), n + 1)[1:-1])
+    for a, b in parallel.between([0, *cuts.tolist(), last - first]):
+        row, end, begin, stop = row_edges[a], row_edges[b], link_edges[a], link_edges[b]
+        yield (
+            first + a,
+            first + b,
+            Counts(
+                array_of(features[row:end], "<u8"),
+                array_of(feature_counts[row:end], "<u4").astype(np.int64),
+                array_of(offsets[row : end + 1] - begin, "<i8"),
+                array_of(targets[begin:stop], "<u4"),
+                array_of(link_counts[begin:stop], "<u4").astype(np.int64),
+            ),
         )

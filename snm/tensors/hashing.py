@@ -30,8 +30,8 @@ def tensor_of(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 def widened(array: np.ndarray, device: torch.device) -> Tensor:
-    """A uint32 array as an int64 tensor."""
-    return tensor_of(array, device).long() & 0xFFFFFFFF
+    """A uint32 or int64 array as an int64 tensor."""
+    return tensor_of(array, device) if array.dtype.itemsize == 8 else tensor_of(array, device).long() & 0xFFFFFFFF
 
 
 def array_of(tensor: Tensor, dtype: str) -> np.ndarray:
