@@ -10,6 +10,7 @@ and later changes: for each feature of an event all metafeatures, and those of t
 
 import json
 from collections.abc import Callable
+from typing import IO
 
 import numpy as np
 from common import Bench, best_of, compared
@@ -24,7 +25,6 @@ from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.layouts.weights import half_octave
-from snm.storage import DiskArray
 from snm.system import default_threads
 from snm.text.encoding import read_corpus
 from snm.text.sampling import sample_sentences
@@ -46,7 +46,7 @@ def random_work(table: np.ndarray, threads: int, additions: int) -> Callable[[],
     return lambda: parallel.run(lambda k: add_at(table, slots[k]), range(threads), threads)
 
 
-def on_disk(length: int) -> DiskArray:
+def temporary_file() -> IO[bytes]:
     raise MemoryError("the counts of the sample do not fit into memory")
 
 
@@ -74,7 +74,7 @@ def main() -> None:
         layout = KeyLayout.for_work(len(vocabulary), len(spec.types), sample.events * len(spec.templates))
         extractor = Extractor(spec, layout, vocabulary)
         unigrams = unigram_counts(sample, extractor)
-        annotations = AnnotatedEvents(sample, extractor, unigrams, 8 << 30, on_disk)
+        annotations = AnnotatedEvents(sample, extractor, unigrams, 8 << 30, temporary_file)
         links = sum(p.links for p in Counter(sample, extractor, 4 << 30, threads, annotations=annotations))
         with open(bench.model(preset) / "manifest.json", encoding="utf-8") as manifest:
             slots = json.load(manifest)["training"]["slots"]

@@ -75,29 +75,23 @@ class ArrayWriter:
                 self._write_header()
 
 
-class DiskArray:
-    """Numbers in a temporary file, read and written in parts. Not mapped: pages would count as memory."""
+def write_fully(file: IO[bytes], array: np.ndarray, at: int) -> None:
+    """Write an array to an offset of an unbuffered file. Threads may share the file."""
+    _move(system.write_at, file, array, at)
 
-    def __init__(self, file: IO[bytes], length: int, dtype: npt.DTypeLike = np.uint32) -> None:
-        self._file, self._bytes = file, np.dtype(dtype).itemsize
-        system.allocate(file, max(1, self._bytes * length))
 
-    def write(self, start: int, values: np.ndarray) -> None:
-        self._move(system.write_at, values, start)
+def read_fully(file: IO[bytes], array: np.ndarray, at: int) -> None:
+    """Fill an array from an offset of an unbuffered file. Not mapped: pages would count as memory of this process."""
+    _move(system.read_at, file, array, at)
 
-    def read(self, start: int, values: np.ndarray) -> None:
-        self._move(system.read_at, values, start)
 
-    def _move(self, move: Callable[[IO[bytes], memoryview, int], int], values: np.ndarray, start: int) -> None:
-        data, done = values.view(np.uint8).data, 0
-        while done < len(data):
-            moved = move(self._file, data[done : done + MOVED_BYTES], self._bytes * start + done)
-            if not moved:
-                raise OSError(errno.EIO, "a temporary file ends too early")
-            done += moved
-
-    def __del__(self) -> None:
-        self._file.close()
+def _move(move: Callable[[IO[bytes], memoryview, int], int], file: IO[bytes], array: np.ndarray, at: int) -> None:
+    data, done = array.view(np.uint8).data, 0
+    while done < len(data):
+        moved = move(file, data[done : done + MOVED_BYTES], at + done)
+        if not moved:
+            raise OSError(errno.EIO, "a temporary file ends too early")
+        done += moved
 
 
 class ModelWriter:
@@ -139,9 +133,9 @@ class ModelWriter:
             system.allocate(file, max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize)
             return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
 
-    def disk_array(self, length: int, dtype: npt.DTypeLike = np.uint32) -> DiskArray:
-        """A zeroed array on disk that is not mapped."""
-        return DiskArray(tempfile.TemporaryFile(dir=self.folder.parent, buffering=0), length, dtype)
+    def temporary_file(self) -> IO[bytes]:
+        """An unbuffered file without a name, beside the folder, which the system deletes with the process."""
+        return tempfile.TemporaryFile(dir=self.folder.parent, buffering=0)
 
     def spool(self, chunks: Iterable[np.ndarray]) -> np.ndarray:
         """Join chunks into one uint32 array in a temporary file on disk."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,6 @@ from snm.layouts.counts import Counts
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END
 from snm.scoring.model import RowModel
-from snm.storage import DiskArray
 from snm.text.encoding import Text, count_words
 from snm.text.vocabulary import Vocabulary
 
@@ -31,8 +30,8 @@ settings.register_profile("snm", deadline=None, max_examples=25, suppress_health
 settings.load_profile("snm")
 
 
-def on_disk(length: int) -> DiskArray:
-    return DiskArray(tempfile.TemporaryFile(buffering=0), length)
+def temporary_file() -> IO[bytes]:
+    return tempfile.TemporaryFile(buffering=0)
 
 
 def parts_of(counting: Counting) -> list[Counts]:

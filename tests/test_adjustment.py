@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from snm.adjustment.training import TrainingReport, train_adjustment
 from snm.errors import InputError, SettingsError
 from snm.scoring.model import RowModel
 from snm.settings import Settings
-from snm.storage import DiskArray, ModelWriter
+from snm.storage import ModelWriter
 from snm.text.encoding import encode_files
 from tests.conftest import SMALL_SKIPS, extractor_of, random_text, train, write_bigrams
 
@@ -68,20 +69,20 @@ def test_threads_agree_within_one_percent_of_perplexity(
 
 
 def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Path) -> None:
-    """The counts of events take 4 bytes a feature; if they do not fit into memory, they are on disk."""
+    """The counts of events take 4 bytes a feature; if they do not fit into memory, they are on disk, coded."""
     spec = "snm10-skip"
     small = Settings(features=spec, threads=1, memory=512 << 20)
     assert small.memory > 4000 * 12 * 65 * 8  # about 25 MB: in memory by default
     models = [train([longer_file], tmp_path / "memory", small)]
     with pytest.MonkeyPatch.context() as patch:
-        asked: list[int] = []
-        disk_array = ModelWriter.disk_array
+        asked: list[IO[bytes]] = []
+        temporary_file = ModelWriter.temporary_file
 
-        def noted(self: ModelWriter, length: int) -> DiskArray:
-            asked.append(length)
-            return disk_array(self, length)
+        def noted(self: ModelWriter) -> IO[bytes]:
+            asked.append(temporary_file(self))
+            return asked[-1]
 
-        patch.setattr(ModelWriter, "disk_array", noted)
+        patch.setattr(ModelWriter, "temporary_file", noted)
         patch.setattr("snm.engines.cpu.EVENTS_SHARE", 0.01)
         models.append(train([longer_file], tmp_path / "disk", small))
     assert len(asked) == 1

@@ -13,15 +13,34 @@ import numpy as np
 import pytest
 
 from snm.adjustment.events import AnnotatedEvents
-from snm.counts.counting import Counter, unigram_counts
+from snm.adjustment.function import Adjustment
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
+from snm.counts.counting import Counter, unigram_counts, unigram_row
 from snm.counts.spill import SpillFile, aligned_bytes
+from snm.errors import SettingsError
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
+from snm.kernels import event_codes
 from snm.kernels.counts import pack_count, unpack_count
 from snm.layouts.counts import Counts
 from snm.layouts.keys import KeyLayout
+from snm.layouts.matrix import count_codes
 from snm.layouts.weights import half_octave
+from snm.reference import counts as reference
 from snm.settings import Settings
 from snm.storage import ModelWriter
-from tests.conftest import SMALL_SKIPS, entry_of, extractor_of, on_disk, parts_of, random_text, text_of, train
+from tests.conftest import (
+    SMALL_SKIPS,
+    entry_of,
+    extractor_of,
+    parts_of,
+    random_text,
+    temporary_file,
+    text_of,
+    train,
+    vocabulary_of,
+)
 from tests.test_parity import all_counts, as_dictionary
 
 
@@ -96,6 +115,51 @@ def test_unseen_words_count_once_and_unk_the_number_of_words_seen_once() -> None
     found = dict(zip(counts.targets.tolist(), counts.link_counts.tolist(), strict=True))
     assert found == {1: 2, 2: 2, 3: 1, 4: 3, 5: 1, 6: 1, 7: 1, 8: 1}
     assert counts.feature_counts[0] == sum(found.values())
+
+
+def test_more_than_32_bits_of_tokens() -> None:
+    """The row of the empty feature, events that are annotated with it, rows of M and count codes."""
+    words = np.array([10, 10, 0, 3 << 32, 1 << 33, 1, 1])
+    vocabulary = vocabulary_of(len(words))
+    row = unigram_row(words, vocabulary)
+    assert row.link_counts.tolist() == [10, 2, 3 << 32, 1 << 33, 1, 1]
+    assert row.feature_counts.tolist() == [sum(row.link_counts.tolist())]
+    assert count_codes(row.feature_counts).tolist() == [255]
+    assert count_codes(np.array([1, 2, 1 << 31])).tolist() == [0, 8, 248]
+
+    text = text_of([[3, 4, 5, 6]] * 20)
+    extractor = Extractor(FeatureSpec("ngram(0..2)"), KeyLayout.for_work(len(words), 3, 1000), vocabulary)
+    events = AnnotatedEvents(text, extractor, row, 1 << 20, temporary_file)
+    for _ in Counter(text, extractor, 1 << 30, annotations=events):
+        pass
+    for settings in (
+        TrainingSettings(slots=1000),
+        TrainingSettings(slots=1000, metafeatures=MetafeatureSet.parse("all")),
+    ):
+        adjustment = Adjustment(extractor, settings, 1000)
+        assert np.isfinite(events.train(adjustment, settings, 1, lambda n: None))
+        weights, sums = adjustment.weigh(row)
+        assert weights[2] / sums[0] == pytest.approx(words[3] / words[1:].sum(), rel=0.5)
+        assert np.isfinite(weights).all()
+
+
+def test_links_of_a_bucket_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = random_text(1, 300, 200, 40)
+    extractor = extractor_of("ngram(0..4)", text, 202)
+    whole = all_counts(text, extractor)
+    with monkeypatch.context() as patch:
+        patch.setattr("snm.counts.counting.MAX_BUCKET_LINKS", 30)
+        with pytest.raises(SettingsError, match=r"its bucket has .* links; at most 30"):
+            Counter(text, extractor, 1 << 30)
+    monkeypatch.setattr("snm.counts.walks.MAX_RUN_LINKS", 10_000)
+    counter = Counter(text, extractor, 1 << 30)
+    assert len(counter._source.runs) > 1
+    assert np.array_equal(Counts.joined(parts_of(counter)).link_counts, whole.link_counts[-counter_links(whole) :])
+
+
+def counter_links(whole: Counts) -> int:
+    """Links without the empty feature's."""
+    return int(whole.offsets[-1] - whole.offsets[1])
 
 
 def test_in_a_closed_vocabulary_unk_has_no_link() -> None:
@@ -175,7 +239,7 @@ def test_events_are_annotated_with_their_counts(partitions: int, threads: int, s
     extractor = extractor_of(f"{SMALL_SKIPS} + ngram(5..6)", text, 32)
     extractor.block = 5 * 64
     for memory in (1 << 20, 100_000):  # in memory as one run; on disk as several
-        made = AnnotatedEvents(text, extractor, unigram_counts(text, extractor), memory, on_disk)
+        made = AnnotatedEvents(text, extractor, unigram_counts(text, extractor), memory, temporary_file)
         assert bool(made.bytes_in_memory) == (memory == 1 << 20)
         totals: dict[int, int] = {}
         links: dict[tuple[int, int], float] = {}
@@ -197,11 +261,30 @@ def test_events_are_annotated_with_their_counts(partitions: int, threads: int, s
 
 
 def test_large_counts_keep_twelve_bits() -> None:
-    for count in (1, 2, 4095, 4096, 4097, 6143, 6144, 123_456, 2**31 + 12345, 2**32 - 1):
+    for count in (1, 2, 4095, 4096, 4097, 6143, 6144, 123_456, 2**31 + 12345, 2**32 - 1, 2**32, 2**41 + 3):
         found = entry_of(unpack_count)(entry_of(pack_count)(count))
         assert found <= count < found * (1 + 2**-11)
         assert found == count or count >= 4096
         assert half_octave(found) == half_octave(count)
+
+
+@pytest.mark.parametrize("starts", [[0], [50, 0]])
+def test_counts_of_events_are_coded_as_the_reference_does(starts: list[int]) -> None:
+    """All numbers of bytes, at their edges, feature counts with and without a slot, and random pairs."""
+    counts = [(1, 1), (19, 1), (19, 19), (20, 1), (20, 2), (20, 3), (112, 112), (113, 1), (113, 113), (963, 1)]
+    counts += [(963, 963), (964, 1), (964, 254), (964, 255), (65535, 65535), (65535, 1), (964, 256), (65535, 3)]
+    random = np.random.default_rng(3).integers(1, 1100, (2000, 2)).tolist()
+    values = np.array([0, 0, *(f << 16 | min(f, n) for f, n in (*counts, *random))], np.uint32)
+    sizes = np.diff([*starts[::-1], len(values)])[::-1].copy()
+    expected = np.concatenate([values[at : at + n] for at, n in zip(starts, sizes.tolist(), strict=True)])
+    coded = np.empty(event_codes.MAX_BYTES * len(values), np.uint8)
+    size = event_codes.encode_values(values, np.array(starts), sizes, coded)
+    assert event_codes.LARGEST_NUMBERED == 963
+    assert coded[:size].tobytes() == reference.encode_values(expected.tolist())
+    pairs, found = np.empty(event_codes.FIRST_OF_THREE, np.uint32), np.empty_like(values)
+    event_codes.list_pairs(pairs)
+    event_codes.decode_values(coded[:size], pairs, found)
+    assert np.array_equal(found, expected)
 
 
 def test_one_word_and_features_longer_than_the_text() -> None:

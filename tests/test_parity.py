@@ -24,7 +24,7 @@ from snm.layouts.counts import Counts
 from snm.layouts.weights import bucket_hashes
 from snm.reference import paper
 from snm.text.encoding import Text
-from tests.conftest import SMALL_SKIPS, extractor_of, on_disk, parts_of, random_text, store_of, text_of
+from tests.conftest import SMALL_SKIPS, extractor_of, parts_of, random_text, store_of, temporary_file, text_of
 
 SPECS = ["ngram(0..4)", SMALL_SKIPS, "snm5-skip", "snm5-skip-only", "snm10-skip"]
 WORDS = 14  # vocabulary of the generated texts
@@ -64,7 +64,7 @@ def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: in
 
 
 def annotated(text: Text, extractor: Extractor) -> AnnotatedEvents:
-    annotations = AnnotatedEvents(text, extractor, unigram_counts(text, extractor), 1 << 30, on_disk)
+    annotations = AnnotatedEvents(text, extractor, unigram_counts(text, extractor), 1 << 30, temporary_file)
     for _ in Counter(text, extractor, 1 << 30, partitions=3, annotations=annotations):
         pass
     return annotations

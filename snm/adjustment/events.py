@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from snm.counts.counting import VALUE_BYTES
 from snm.counts.walks import Links, bounds_of
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
+from snm.kernels import event_codes
 from snm.layouts.counts import Counts, Unigrams
 from snm.layouts.keys import ABSENT
 from snm.layouts.tokens import BEGIN
-from snm.storage import DiskArray
+from snm.storage import read_fully, write_fully
 from snm.text.encoding import Text
 
-MAX_COLLECTED = 4 << 20  # counts that are written to disk at a time
+MAX_CODED = 1 << 20  # counts that are coded and written together
 
 
 class TrainingEvents(Protocol):
@@ -51,14 +52,15 @@ class AnnotatedEvents:
 
     (C_i*, C_ij) in sixteen bits each, see `kernels.counts.pack_counts`; 0 where there is no feature. They are in the
     order of `snm.counts.walks.Links`: run by run, in a run by bucket, in a bucket as in the text. `Counter` writes
-    them. Training loads one run at a time, and takes counts from it as the links of the run were scattered.
+    them. Training loads one run at a time, and takes counts from it as the links of the run were scattered. On disk
+    they are coded in one to five bytes, see `snm.kernels.event_codes`.
     """
 
     def __init__(
         self, text: Text, extractor: Extractor, unigrams: Counts, memory: int,
-        disk: Callable[[int], DiskArray], chosen: np.ndarray | None = None,
+        disk: Callable[[], IO[bytes]], chosen: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        """`memory`: bytes of counts that may be in memory. `disk` makes an array of a given length.
+        """`memory`: bytes of counts that may be in memory. `disk` makes a temporary file, unbuffered.
 
         chosen: the tokens that training uses; None for all. (tokens,) bool
         """
@@ -70,12 +72,12 @@ class AnnotatedEvents:
         """Bytes of the counts, at most."""
         self.bytes_in_memory = self.bytes_needed if self.bytes_needed <= memory else 0
         """0 if the counts are on disk."""
-        self._make_disk, self._in_memory = disk, np.empty(0, np.uint32)
-        self._disk: DiskArray | None = None
+        self._in_memory = np.empty(0, np.uint32)
+        self._disk = None if self.bytes_in_memory else _CodedValues(disk())
         self.run_tokens = max(1, memory // per_token)
         self._seen = np.zeros(2, np.int64)  # features of events seen at all, and seen more than once
         self._total = int(unigrams.feature_counts[0])
-        self._counts = np.zeros(len(extractor.vocabulary), np.uint32)
+        self._counts = np.zeros(len(extractor.vocabulary), np.int64)
         self._counts[unigrams.targets] = unigrams.link_counts
 
     def __len__(self) -> int:
@@ -91,22 +93,18 @@ class AnnotatedEvents:
         self._runs = list(pairwise(ends.tolist()))
         if self.bytes_in_memory:
             self._in_memory = np.empty(ends[-1], np.uint32)
-        else:
-            self._disk = self._make_disk(int(ends[-1]))
 
     def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:
         self._seen += seen
         sizes = self._links.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
         starts = bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
         for run, (begin, _) in enumerate(self._runs):
-            at = begin + int(self._links.sizes[run, :, :first].sum(dtype=np.int64))
-            for a, b in _pieces(sizes[run], MAX_COLLECTED if self._disk else len(values) + 1):
-                size = int(sizes[run, a:b].sum())
-                out = np.empty(size, np.uint32) if self._disk else self._in_memory[at : at + size]
-                count_kernels.collect_run(values, starts[run, a:b], sizes[run, a:b], out)
-                if self._disk:
-                    self._disk.write(at, out)
-                at += size
+            at = int(self._links.sizes[run, :, :first].sum(dtype=np.int64))
+            if self._disk:
+                self._disk.write(run, at, values, starts[run], sizes[run], self._links.threads)
+            else:
+                out = self._in_memory[begin + at : begin + at + sizes[run].sum()]
+                count_kernels.collect_run(values, starts[run], sizes[run], out)
 
     def mean_features(self, leave_one_out: bool) -> float:
         return 1.0 + float(self._seen[int(leave_one_out)]) / max(1, len(self))
@@ -125,12 +123,12 @@ class AnnotatedEvents:
                 keys[0, ~self.chosen[start:stop]] = ABSENT
             yield slice(start, stop), keys, values
 
-    def stored_runs(self) -> Iterator[tuple[int, np.ndarray]]:
+    def stored_runs(self, threads: int = 1) -> Iterator[tuple[int, np.ndarray]]:
         """Each run and its counts, in memory until the next one."""
         buffer = np.empty(max(end - begin for begin, end in self._runs) if self._disk else 0, np.uint32)
         for run, (begin, end) in enumerate(self._runs):
             if self._disk:
-                self._disk.read(begin, buffer[: end - begin])
+                self._disk.read(run, buffer, threads)
             yield run, buffer[: end - begin] if self._disk else self._in_memory[begin:end]
 
     def values(self) -> np.ndarray:
@@ -151,7 +149,7 @@ class AnnotatedEvents:
             settings.learning_rate(), threads,
         )  # fmt: skip
         losses: list[float] = []
-        for run, stored in self.stored_runs():
+        for run, stored in self.stored_runs(threads):
 
             def work(chunk: int, run: int = run, stored: np.ndarray = stored) -> None:
                 for part, keys, values in self.blocks(run, chunk, stored):
@@ -161,6 +159,58 @@ class AnnotatedEvents:
             parallel.run(work, range(len(self._links.runs[run])), threads)
         trainer.finish()
         return sum(losses) / max(1, self.events)
+
+
+class _Piece(NamedTuple):
+    """Values that were coded together."""
+
+    begin: int  # of the first, in its run
+    end: int
+    at: int  # offset in the file
+    size: int  # in bytes
+
+
+class _CodedValues:
+    """Packed counts in a temporary file, coded in pieces."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._pieces = file, list[list[_Piece]]()
+        self.bytes = 0
+        """Bytes that were written."""
+        self._pairs = np.empty(event_codes.FIRST_OF_THREE, np.uint32)
+        event_codes.list_pairs(self._pairs)
+
+    def write(
+        self, run: int, begin: int, values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, threads: int
+    ) -> None:
+        """Append values of a run, from its value number `begin` on; see `kernels.counts.collect_run`."""
+
+        def encode(buckets: tuple[int, int]) -> tuple[int, np.ndarray]:
+            here = slice(*buckets)
+            n = int(sizes[here].sum())
+            coded = np.empty(event_codes.MAX_BYTES * n, np.uint8)
+            size = event_codes.encode_values(values, starts[here], sizes[here], coded)
+            return n, coded[:size].copy()
+
+        while len(self._pieces) <= run:
+            self._pieces.append([])
+        for n, coded in parallel.ordered(encode, _pieces(sizes, MAX_CODED), threads):
+            write_fully(self._file, coded, self.bytes)
+            self._pieces[run].append(_Piece(begin, begin + n, self.bytes, len(coded)))
+            begin, self.bytes = begin + n, self.bytes + len(coded)
+
+    def read(self, run: int, out: np.ndarray, threads: int) -> None:
+        """Expand all values of a run. out: at least as many, uint32"""
+
+        def decode(piece: _Piece) -> None:
+            coded = np.empty(piece.size, np.uint8)
+            read_fully(self._file, coded, piece.at)
+            event_codes.decode_values(coded, self._pairs, out[piece.begin : piece.end])
+
+        parallel.run(decode, self._pieces[run] if run < len(self._pieces) else [], threads)
+
+    def __del__(self) -> None:
+        self._file.close()
 
 
 def _pieces(sizes: np.ndarray, most: int) -> list[tuple[int, int]]:

@@ -26,6 +26,7 @@ from snm import parallel
 from snm.counts.spill import Spilled
 from snm.counts.store import Encoded, encode
 from snm.counts.walks import LINK_BYTES, Links, Walk, bounds_of
+from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
 from snm.layouts.counts import Counts
@@ -41,6 +42,7 @@ COUNTS_BYTES = 48  # of a link while it is encoded, at most: every link has a ro
 CODE_BYTES = 12  # of a link that is encoded, at most
 VALUE_BYTES = 4  # of the packed counts of a link
 SORT_BYTES = 16  # of scratch memory for each link of a bucket
+MAX_BUCKET_LINKS = (1 << 32) - 1  # the order of a bucket's links has 32 bits
 MAX_SORTED_TOGETHER = 1 << 20  # links of a bucket that several threads sort at the same time
 PENDING_BYTES = 256 << 20  # of parts that are finished and not consumed
 # A partition takes no more memory than these say, even if there is more: another walk over the tokens is cheap.
@@ -150,6 +152,11 @@ class Counter:
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
         sizes, link_bytes, scratch = self._source.bucket_sizes, LINK_BYTES, 0
         largest = int(sizes.max(initial=0))
+        if largest > MAX_BUCKET_LINKS:
+            raise SettingsError(
+                f"a feature is so frequent that its bucket has {largest:,} links; at most {MAX_BUCKET_LINKS:,} can be "
+                f"sorted: split the text, or choose other features"
+            )
         if self.annotations is not None:
             link_bytes += VALUE_BYTES
             self._sorted_together = min(MAX_SORTED_TOGETHER, memory // (8 * SORT_BYTES * self.threads))

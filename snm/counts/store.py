@@ -21,7 +21,7 @@ from snm.errors import FormatError
 from snm.kernels import count_codes as kernels
 from snm.layouts.counts import CHUNK, Counts
 from snm.layouts.keys import KeyLayout
-from snm.storage import NPY_HEADER, ArrayWriter, file_sha256, read_array
+from snm.storage import NPY_HEADER, ArrayWriter, file_sha256, read_array, read_fully
 
 FORMAT, VERSION = "snm-counts", 1
 DESCRIPTION, CHUNKS, CODES, WORDS = "counts.json", "chunks.npy", "codes.npy", "words.npy"
@@ -178,7 +178,7 @@ class StoredCounts:
         begin, end = int(self._codes[first]), int(self._codes[last])
         codes = np.zeros(end - begin + 1, np.uint64)
         with open(self.folder / CODES, "rb", buffering=0) as file:
-            _fill(file, codes[:-1], NPY_HEADER + 8 * begin)
+            read_fully(file, codes[:-1], NPY_HEADER + 8 * begin)
         row, link = self._rows[first], self._links[first]
         counts = Counts.empty(int(self._rows[last] - row), int(self._links[last] - link))
         counts.offsets[-1] = 0
@@ -255,13 +255,3 @@ class StoredCounts:
     def remove(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.folder)
-
-
-def _fill(file: Any, array: np.ndarray, at: int) -> None:
-    """Read an array from an offset of a file."""
-    data, done = array.view(np.uint8).data, 0
-    while done < len(data):
-        moved = system.read_at(file, data[done:], at + done)
-        if not moved:
-            raise OSError(5, "it ends too early")
-        done += moved

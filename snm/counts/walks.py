@@ -15,6 +15,7 @@ from snm.layouts.keys import KeyLayout
 from snm.progress import Advance, ignore
 
 LINK_BYTES = 8
+MAX_RUN_LINKS = (1 << 32) - 1  # at most: `Links.sizes` has 32 bits
 
 
 def bounds_of(bucket_sizes: np.ndarray, first: int, last: int) -> np.ndarray:
@@ -49,6 +50,7 @@ class Links(Protocol):
     """Links of each chunk in each bucket. (runs, threads, buckets) uint32"""
     bucket_sizes: np.ndarray
     """Links in each bucket, repeats included. (buckets,) int64"""
+    threads: int
 
     def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
         """Write the links of the buckets [first, last) to `links`, bucket by bucket, as integers that sort by row."""
@@ -75,11 +77,12 @@ class Walk:
         self, tokens: np.ndarray, extractor: KeySource, threads: int, start: int = 0, stop: int | None = None,
         run_tokens: int | None = None, advance: Advance = ignore,
     ) -> None:  # fmt: skip
-        """`run_tokens`: tokens of a run; None for one run."""
+        """`run_tokens`: tokens of a run, at most; None for as many as possible."""
         self._numbers: np.ndarray | None = None
         self.tokens, self.extractor, self.threads = tokens, extractor, threads
         stop = len(tokens) if stop is None else stop
         length = max(1, stop - start) + extractor.block if run_tokens is None else run_tokens
+        length = min(length, MAX_RUN_LINKS // extractor.n_templates)
         self.runs = cut(start, stop, length, threads, extractor.block)
         bits = np.uint64(extractor.layout.bucket_bits)
         self.sizes = np.zeros((len(self.runs), threads, 1 << extractor.layout.bucket_bits), np.uint32)

@@ -76,7 +76,7 @@ class CpuEngine:
             drawn = draw_sentences(text, wanted, self.settings.seed)
             chosen = np.concatenate([mask for _, mask in drawn])
         memory = int(EVENTS_SHARE * self.array_bytes)
-        events = AnnotatedEvents(text, extractor, unigrams, memory, writer.disk_array, chosen)
+        events = AnnotatedEvents(text, extractor, unigrams, memory, writer.temporary_file, chosen)
         if chosen is not None:
             self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
         if not events.bytes_in_memory:

@@ -72,6 +72,7 @@ class Matrix(NamedTuple):
 
 
 def count_codes(feature_counts: np.ndarray) -> np.ndarray:
-    """Count codes: C_i* in eighths of an octave. (rows,) uint8"""
-    codes: np.ndarray = np.rint(CODES_PER_OCTAVE * np.log2(feature_counts.astype(np.float64))).astype(np.uint8)
-    return codes
+    """Count codes: C_i* in eighths of an octave, 255 for 2^32 and more. (rows,) uint8"""
+    codes = np.rint(CODES_PER_OCTAVE * np.log2(feature_counts.astype(np.float64)))
+    capped: np.ndarray = np.minimum(codes, 255).astype(np.uint8)
+    return capped

@@ -1,4 +1,7 @@
-"""Stored counts in plain Python: the codes of a bucket as a text of zeros and ones, from docs/format.md."""
+"""Codes of counts in plain Python.
+
+Stored counts: a bucket as a text of zeros and ones, from docs/format.md. Counts of annotated events: as bytes.
+"""
 
 from __future__ import annotations
 
@@ -94,3 +97,29 @@ def checksum(words: list[int]) -> int:
         found = (found ^ word) * MULTIPLIER % (1 << 64)
         found ^= found >> 32
     return found
+
+
+def encode_values(values: list[int]) -> bytes:
+    """The packed counts of annotated events; see `snm.kernels.event_codes`."""
+    coded, table = b"", dict[int, int]()
+    for packed in values:
+        feature_count, link_count = packed >> 16, packed & 0xFFFF
+        number = sum(range(feature_count)) + link_count
+        slot = (feature_count ^ feature_count >> 5 ^ feature_count >> 10) % 32
+        if feature_count > 963 and table.get(slot) == feature_count:
+            coded += bytes([216 + slot, link_count] if link_count < 255 else [216 + slot, 255, *divide(link_count)])
+        elif feature_count > 963:
+            table[slot] = feature_count
+            coded += bytes([255, *divide(feature_count), *divide(link_count)])
+        elif number < 192:
+            coded += bytes([number])
+        elif number < 192 + 24 * 256:
+            coded += (number - 192 + 192 * 256).to_bytes(2, "big")
+        else:
+            coded += (number - 192 - 24 * 256 + 248 * 65536).to_bytes(3, "big")
+    return coded
+
+
+def divide(number: int) -> tuple[int, int]:
+    """Its two bytes, the lower one first."""
+    return number % 256, number // 256

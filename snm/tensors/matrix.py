@@ -102,7 +102,7 @@ class _Packer:
 
         record = self.records + self.offset
         recorded = ~self.inline
-        row_codes = (CODES_PER_OCTAVE * torch.log2(rows.feature_counts.double())).round().long()
+        row_codes = (CODES_PER_OCTAVE * torch.log2(rows.feature_counts.double())).round().clamp(max=255).long()
         flags = torch.where(self.long, LONG, self.lengths | torch.where(self.wide, WIDE, 0))
         _put(data, record[recorded], row_codes[recorded], 1)
         _put(data, record[recorded] + 1, flags[recorded], 1)

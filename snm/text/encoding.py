@@ -30,7 +30,7 @@ from snm.text.vocabulary import Vocabulary, has_white_space, split_words, word_t
 Sentence = str | Sequence[str] | np.ndarray
 Sentences = Iterable[Sentence] | os.PathLike[str]
 PIECE = 1 << 22  # tokens processed at a time
-ENTRY_BYTES = 24  # memory of an entry of the table of words, while it grows and while words are sorted
+ENTRY_BYTES = 26  # memory of an entry of the table of words, while it grows and while words are sorted
 POOL_COPIES = 3  # of the spellings, at the same times
 WORDS_PER_JOIN = 1 << 16
 Join = Callable[[Iterable[np.ndarray]], np.ndarray]
@@ -134,7 +134,7 @@ class _Encoder:
         self.hashes, self.ids, self.learn, self.documents, self.memory = hashes, ids, learn, documents, memory
         self.state = np.zeros(text_kernels.STATE_FIELDS, np.int64)
         self.state[text_kernels.WORDS] = len(SPECIAL)
-        self.counts = np.zeros(len(ids) // 2 if learn else 1, np.uint32)  # the table is never more than half full
+        self.counts = np.zeros(len(ids) // 2 if learn else 1, np.int64)  # the table is never more than half full
         self.starts = np.zeros(len(ids) // 2 + 1 if learn else 1, np.int64)  # of words in the pool
         self.pool = np.empty(1 << 20 if learn else 1, np.uint8)
         self.out = np.empty(0, np.uint32)
@@ -176,7 +176,7 @@ class _Encoder:
         hashes, ids = np.zeros(size, np.uint64), np.full(size, 0xFFFFFFFF, np.uint32)
         text_kernels.rehash(self.hashes, self.ids, hashes, ids)
         self.hashes, self.ids = hashes, ids
-        self.counts = np.concatenate([self.counts, np.zeros(len(self.counts), np.uint32)])
+        self.counts = np.concatenate([self.counts, np.zeros(len(self.counts), np.int64)])
         self.starts = np.concatenate([self.starts, np.zeros(len(self.starts), np.int64)])
 
     @property
@@ -203,7 +203,7 @@ class _Encoder:
         return hashes, self.counts[first:last], self.pool[: self.starts[last]], self.starts[first : last + 1]
 
     def forget_words(self) -> None:
-        self.counts, self.starts, self.pool = np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint8)
+        self.counts, self.starts, self.pool = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8)
 
 
 def encode_files(

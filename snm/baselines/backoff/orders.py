@@ -31,7 +31,7 @@ from snm.features.extraction import Extractor
 from snm.kernels import backoff as backoff_kernels
 from snm.kernels import counts as count_kernels
 from snm.progress import Advance, Notify, Progress, ignore, silent
-from snm.storage import DiskArray, ModelWriter
+from snm.storage import ModelWriter, read_fully, write_fully
 from snm.system import release_free_memory
 from snm.text.encoding import Text
 
@@ -295,7 +295,7 @@ class Returned:
         self._links = links
         ends = np.cumsum([0, *links.sizes.sum(axis=(1, 2), dtype=np.int64)])
         self._runs = list(pairwise(ends.tolist()))
-        self._disk: DiskArray = self._writer.disk_array(int(ends[-1]), self.results.dtype)
+        self._file = self._writer.temporary_file()
 
     def write(self, first: int, last: int, numbers: np.ndarray) -> None:
         """The numbers of the buckets [first, last), in the order of `Links`."""
@@ -306,7 +306,7 @@ class Returned:
             for a, b in even_groups(np.append(0, np.cumsum(sizes[run])), max(1, int(sizes[run].sum()) // PIECE)):
                 piece = np.empty(int(sizes[run, a:b].sum()), self.results.dtype)
                 count_kernels.collect_run(numbers, starts[run, a:b], sizes[run, a:b], piece)
-                self._disk.write(at, piece)
+                write_fully(self._file, piece, at * piece.itemsize)
                 at += len(piece)
 
     def give(self, keys: OrderKeys, tokens: np.ndarray, threads: int) -> None:
@@ -315,7 +315,7 @@ class Returned:
         bits = np.uint64(keys.layout.bucket_bits)
         for run, (begin, end) in enumerate(self._runs):
             stored = buffer[: end - begin]
-            self._disk.read(begin, stored)
+            read_fully(self._file, stored, begin * stored.itemsize)
             sizes = self._links.sizes[run].astype(np.int64)
             of_run = sizes.sum(axis=0)
             starts = np.cumsum(of_run) - of_run + np.cumsum(sizes, axis=0) - sizes
@@ -327,3 +327,6 @@ class Returned:
                     backoff_kernels.take_back(own, bits, cursors, stored, self.results[start:stop])
 
             parallel.run(work, list(zip(self._links.runs[run], starts, strict=True)), threads)
+
+    def __del__(self) -> None:
+        self._file.close()
