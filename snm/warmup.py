@@ -2,25 +2,45 @@
 
 Numba compiles a kernel when it is first called, and keeps it in a cache. Without this module the first training on a
 machine would compile in the middle of each step, and progress bars would count it as work.
+
+Numba compiles one function at a time, so a second process, `python -m snm.warmup`, compiles some kernels of an SNM
+meanwhile. It only fills the cache: the first process compiles what it does not find there.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from snm.adjustment.function import Adjustment
+from snm.adjustment.settings import TrainingSettings
+from snm.counts.store import decode, encode
+from snm.features.extraction import Extractor
+from snm.features.specification import FeatureSpec
 from snm.kernels import backoff, matrix_writing, rows
 from snm.kernels.compile import is_cached
+from snm.layouts.counts import Counts
+from snm.layouts.gate import Gate
+from snm.layouts.keys import KeyLayout
+from snm.layouts.matrix import PADDING
+from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.pipeline import train
 from snm.scoring.model import RowModel
 from snm.settings import NEURAL, Settings
+from snm.system import default_threads
+from snm.text.vocabulary import Vocabulary
 
-_LAST_KERNELS = {  # that training calls
+_LAST_KERNELS = {  # that training calls; `write_pages` is never compiled by the second process
     "snm": (matrix_writing.write_pages, rows.fill),
     **dict.fromkeys(("kn", "katz", "sbo"), (backoff.copy_rows,)),
 }
@@ -73,4 +93,53 @@ def _train(settings: Settings, folder: Path) -> LanguageModel:
         threads=min(settings.threads, 2), training=replace(settings.training, slots=1 << 12),
     )  # fmt: skip
     dev = sentences(500) if settings.model == "snm" else None
-    return train(sentences(500), folder / settings.model, small, dev=dev)
+    with _second_process(small):
+        return train(sentences(500), folder / settings.model, small, dev=dev)
+
+
+# ---------------------------------------------------------------------------------------------
+# the second process
+
+
+@contextmanager
+def _second_process(settings: Settings) -> Iterator[subprocess.Popen[bytes] | None]:
+    """A context in which it runs, if there is a core for it. Where it cannot, or fails, this process compiles alone."""
+    command = [sys.executable, "-P", "-m", "snm.warmup", str(settings.weight_bits // 8)]  # -P: no files of this folder
+    nowhere, process = subprocess.DEVNULL, None
+    with ExitStack() as running:
+        if settings.model == "snm" and min(settings.threads, default_threads()) > 1:
+            with suppress(OSError, TypeError):  # TypeError: a Python inside another program has no executable
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere)
+                running.enter_context(process)
+                running.callback(process.kill)
+        yield process
+
+
+def compile_beside(code_bytes: int) -> None:
+    """Compile kernels that the training of an SNM calls late: to code counts, weigh rows, and find them in the matrix.
+
+    They are called on one link and an empty matrix, of the types that a training has.
+    """
+    vocabulary, spec = Vocabulary([]), FeatureSpec("ngram(0..0)")
+    words, n = len(vocabulary), len(spec.templates)
+    extractor = Extractor(spec, KeyLayout.for_work(words, len(spec.types), 0), vocabulary)
+    counts = Counts(
+        np.ones(1, np.uint64), np.ones(1, np.int64), np.array([0, 1]), np.ones(1, np.uint32), np.ones(1, np.int64)
+    )
+    counts = decode(encode(counts, 0, 1 << extractor.layout.bucket_bits, extractor.layout), extractor.layout)
+    Adjustment(extractor, TrainingSettings(), 1 << 12).weigh(counts)
+    lengths = {"starts": 3, "data": PADDING, "values": 1 << 8 * code_bytes, "unigrams": words}
+    pages = {"bits": 1, "code_bytes": code_bytes, "single_types": [], "unigram_code": 0}
+    matrix = open_matrix(lambda name, dtype, *others: np.zeros(lengths.get(name, 0), dtype), pages, extractor)
+    rows.find(np.zeros((n, 1), np.uint64), counts.targets, matrix, Gate.of(np.zeros(n, np.float32), n))
+
+
+def _end_with_parent() -> None:
+    """End this process when standard input ends, which a parent that was killed has closed too."""
+    os.read(0, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    compile_beside(int(sys.argv[1]))

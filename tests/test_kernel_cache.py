@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,29 @@ def test_kernels_are_compiled_by_one_module_alone() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module == "numba" and path.name != "compile.py":
                 assert not names & {alias.name for alias in node.names}, path
+
+
+def test_a_version_is_not_loaded_from_the_file_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes read an empty index and save two versions of a kernel at the same time, to the same file."""
+    cache = SimpleNamespace(_cache_path=str(tmp_path), _impl=SimpleNamespace(filename_base="kernel"))
+    made: Any = compiling._CacheFile
+    one, other = made(cache), made(cache)
+    save = one._save_data
+
+    def save_later(name: str, data: Any) -> None:
+        other.save("b", "code of b")
+        save(name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other, "_load_index", dict)
+        patch.setattr(one, "_save_data", save_later)
+        one.save("a", "code of a")
+    assert list(one._load_index()) == ["b"]
+    assert len(list(tmp_path.glob("*.nbc"))) == 1
+    assert one.load("a") is one.load("b") is None
+    for key in "ab":
+        one.save(key, f"code of {key}")
+    assert [other.load(key) for key in "ab"] == ["code of a", "code of b"]
 
 
 UNWRITABLE = """

@@ -59,6 +59,84 @@ def test_nothing_is_left_to_compile_after_a_warmup(tmp_path: Path) -> None:
             assert "compiling" not in messages
 
 
+def test_the_second_process_fills_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And runs no file of the current folder, which may have a space in its name."""
+    folder = tmp_path / "a folder"
+    (folder / "snm").mkdir(parents=True)
+    (folder / "snm" / "__init__.py").write_text("raise AssertionError")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "kernels"))
+    monkeypatch.setattr(warmup, "default_threads", lambda: 2)
+    with warmup._second_process(Settings(threads=2)) as process:
+        assert process is not None
+        assert process.wait() == 0
+    for name in ("rows.fill", "adjustment.weigh_rows", "adjustment.weigh_singles"):
+        assert list(folder.rglob(f"{name}-*.nbc")), name
+
+
+TYPES = """
+import sys
+from snm import warmup
+from snm.kernels import adjustment, count_codes, rows
+from snm.settings import Settings
+
+codes = count_codes.plan_chunks, count_codes.encode_chunks, count_codes.decode_chunks
+kernels = *codes, adjustment.weigh_singles, adjustment.weigh_rows, rows.fill
+warmup.compile_beside(int(sys.argv[1]) // 8)
+beside = [kernel.signatures for kernel in kernels]
+warmup.compile_training(Settings(threads=1, weight_bits=int(sys.argv[1])))
+assert all(beside) and beside == [kernel.signatures for kernel in kernels]
+"""
+
+
+@pytest.mark.parametrize("bits", ["8", "16"])
+def test_the_second_process_compiles_for_the_types_of_a_training(bits: str) -> None:
+    done = subprocess.run([sys.executable, "-c", TYPES, bits], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(warmup, "default_threads", lambda: 2)
+    with pytest.raises(KeyboardInterrupt), warmup._second_process(Settings(threads=2)) as process:  # noqa: PT012
+        assert process is not None
+        assert process.poll() is None
+        raise KeyboardInterrupt
+    assert process is not None
+    assert process.returncode is not None
+    # a parent that is killed closes the pipe
+    command = [sys.executable, "-P", "-m", "snm.warmup", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 1
+    assert not list(tmp_path.rglob("rows.fill-*"))
+
+
+def test_a_second_process_that_fails_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "default_threads", lambda: 2)
+    settings = Settings(threads=2)
+    for executable in (str(tmp_path / "no python"), str(tmp_path), "", None):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", executable)
+            with warmup._second_process(settings) as process:
+                assert process is None
+    (tmp_path / "snm.py").write_text("raise AssertionError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with warmup._second_process(settings) as process:
+        assert process is not None
+        assert process.wait() == 1
+    warmup.compile_training(settings)
+    assert warmup.is_ready(settings)
+
+
+def test_one_core_and_other_models_have_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, settings in ((1, Settings(threads=2)), (2, Settings(threads=1)), (2, Settings(model="kn", threads=2))):
+        monkeypatch.setattr(warmup, "default_threads", lambda cores=cores: cores)
+        with warmup._second_process(settings) as process:
+            assert process is None
+
+
 def test_settings_are_ready_when_their_last_kernels_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "is_cached", lambda kernel: kernel is not write_pages)
     assert not warmup.is_ready(Settings())

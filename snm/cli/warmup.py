@@ -11,8 +11,8 @@ import click
 from snm.cli.terminal import bar
 from snm.progress import Advance
 
-KERNELS = {"train": 151, "kn": 40, "next": 60, "score": 80, "all": 272}
-"""About how many functions Numba compiles for a command, for the length of its bar."""
+KERNELS = {"train": 95, "kn": 40, "next": 60, "score": 80, "all": 232}
+"""About how many functions this process compiles for a command, for the length of its bar; a second compiles others."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def compiling(command: str) -> Iterator[None]:
 def warmup() -> None:
     """Compile all kernels now, for an image or a new machine.
 
-    The first training on a machine compiles for about twenty seconds, the first prediction for about ten. After this
+    The first training on a machine compiles for about fifteen seconds, the first prediction for about ten. After this
     command they do not. Kernels are kept beside the package, in NUMBA_CACHE_DIR if that is set, or in the user's cache.
     """
     from snm.warmup import compile_everything

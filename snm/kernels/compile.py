@@ -33,7 +33,11 @@ _STAMP = _digest_of_sources()
 
 
 class _CacheFile(IndexDataCacheFile):
-    """An index of compiled versions that is empty where other sources wrote it."""
+    """An index of compiled versions that is empty where other sources wrote it, and the versions.
+
+    Two processes that compile versions of one function at the same time may give them the same file: Numba numbers
+    files by the index that a process has read. So each version says which one it is.
+    """
 
     def __init__(self, cache):
         super().__init__(cache._cache_path, cache._impl.filename_base, _STAMP)
@@ -43,6 +47,16 @@ class _CacheFile(IndexDataCacheFile):
             return super()._load_index()
         except Exception:  # the index names types that these sources no longer have
             return {}
+
+    def save(self, key, data):
+        super().save(key, (self._source_stamp, key, data))
+
+    def load(self, key):
+        try:
+            stamp, found, data = super().load(key)
+        except Exception:  # no such version, or one of other sources
+            return None
+        return data if (stamp, found) == (self._source_stamp, key) else None
 
 
 @cache

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snm.kernels.compile import helper, kernel
-from snm.kernels.gate import add_row, add_unigram, make_rows, mix
+from snm.kernels.gate import add_row, add_unigram, compute_gate, make_rows
 from snm.kernels.matrix import (
     NO_ROW,
     is_long,
@@ -21,7 +21,7 @@ from snm.layouts.gate import Gate
 from snm.layouts.keys import ABSENT
 from snm.layouts.matrix import Matrix
 
-_ZERO = np.float32(0.0)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
 @helper
@@ -74,13 +74,16 @@ def find(keys: np.ndarray, targets: np.ndarray, matrix: Matrix, gate: Gate) -> F
     """The rows of events, as `Found`. keys: (templates, events) uint64, targets: (events,) uint32"""
     found = Found(*np.zeros((len(Found._fields), *keys.shape), np.float32))
     found.length[:] = 1
-    records = np.empty((len(keys), TILE), np.int64)
-    fill(keys, targets, matrix, gate, make_rows(len(keys), len(gate.bias)), records, found)
+    rows, records = make_rows(len(keys), len(gate.bias)), np.empty((len(keys), TILE), np.int64)
+    fill(keys, targets, matrix, rows, records, found)
+    if len(gate.bias):
+        weigh(found, rows, gate)
     return found
 
 
 @kernel
-def fill(keys, targets, matrix, gate, rows, records, found):
+def fill(keys, targets, matrix, rows, records, found):
+    """Fill in `found`, with factors of 1. The gate is a kernel of its own, which training need not compile."""
     for start in range(0, len(targets), TILE):
         stop = min(start + TILE, len(targets))
         here, words = keys[:, start:stop], targets[start:stop]
@@ -89,14 +92,31 @@ def fill(keys, targets, matrix, gate, rows, records, found):
             if here[0, c] != ABSENT:
                 rows.last[0] = add_unigram(rows, rows.last[0], c, words[c], matrix)
         find_rows(len(words), here, matrix, records, rows)
-        mix(len(words), rows, gate)
         for q in range(len(keys)):
             for i in range(rows.first[q], rows.last[q]):
                 c = np.int64(rows.event[i])
                 k = start + c
                 found.code[q, k], found.length[q, k] = rows.code[i], rows.length[i]
-                found.row_sum[q, k], found.scale[q, k] = rows.row_sum[i], rows.scale[i]
+                found.row_sum[q, k], found.scale[q, k] = rows.row_sum[i], _ONE
                 if q:
                     read_words(q, records[q, c], words[c : c + 1], matrix, found.weight[q, k : k + 1])
                 else:
                     found.weight[q, k] = rows.weight[i]
+
+
+@kernel
+def weigh(found, rows, gate):
+    """Fill in found.scale where there is a row."""
+    templates, events = found.row_sum.shape
+    for start in range(0, events, TILE):
+        stop, i = min(start + TILE, events), np.int64(0)
+        for q in range(templates):
+            rows.first[q] = i
+            for k in range(start, stop):
+                code, length, row_sum = found.code[q, k], found.length[q, k], found.row_sum[q, k]
+                i = add_row(rows, i, k - start, code, length, row_sum, found.weight[q, k])
+            rows.last[q] = i
+        compute_gate(stop - start, rows, gate)
+        for q in range(templates):
+            for i in range(rows.first[q], rows.last[q]):
+                found.scale[q, start + np.int64(rows.event[i])] = rows.scale[i]
