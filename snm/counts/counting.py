@@ -120,13 +120,13 @@ class Counter:
     def __init__(
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
         progress: Progress = silent, prune: int = 1, annotations: Annotated | None = None,
-        pending_bytes: int = PENDING_BYTES, spill: ModelWriter | None = None,
+        pending_bytes: int = PENDING_BYTES, spill: ModelWriter | None = None, phases: int = 1,
     ) -> None:  # fmt: skip
         """`memory`: bytes for a partition. `partitions`: their number, instead.
 
         `prune`: features seen less often are left out, see `Extractor.min_counts`. `annotations` receive the counts of
         their features. `pending_bytes`: for parts that are finished and not consumed. `spill`: has the disk that links
-        are written to; None to walk over the tokens for each partition.
+        are written to, in so many `phases`; None to walk over the tokens for each partition.
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
         self._min_counts = extractor.min_counts(prune)
@@ -140,16 +140,17 @@ class Counter:
             if spill is None:
                 self._source = Walk(text.tokens, extractor, threads, run_tokens=run_tokens, advance=bar)
             else:
-                self._source = Spilled(text.tokens, extractor, threads, memory, spill, run_tokens, bar)
+                self._source = Spilled(text.tokens, extractor, threads, memory, spill, run_tokens, bar, n_phases=phases)
         if annotations is not None:
             annotations.begin(self._source)
         self.links = int(self._source.bucket_sizes.sum())
         """Links to count, repeats included, without the empty feature's."""
-        self.ranges = self._partition_ranges(memory, partitions)
+        self.phases = self._partition_ranges(memory, partitions)
+        """The partitions of each phase, as ranges of buckets."""
         self.done = 0.0
         """The share of `links` that has been counted. Keys are hashes, so about the same share of C is finished."""
 
-    def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
+    def _partition_ranges(self, memory: int, partitions: int | None) -> list[list[tuple[int, int]]]:
         sizes, link_bytes, scratch = self._source.bucket_sizes, LINK_BYTES, 0
         largest = int(sizes.max(initial=0))
         if largest > MAX_BUCKET_LINKS:
@@ -165,20 +166,41 @@ class Counter:
         """What the largest bucket takes, which has whole rows: no partition can be smaller."""
         needed = link_bytes * sizes
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
-        return partition_ranges(needed, min(max(memory - scratch, memory // 4), enough), partitions)
+        most = min(max(memory - scratch, memory // 4), enough)
+        phases = self._source.phases if isinstance(self._source, Spilled) else [(0, len(sizes))]
+        wanted = None if partitions is None else -(-partitions // len(phases))
+        return [
+            [(first + a, first + b) for a, b in partition_ranges(needed[first:last], most, wanted)]
+            for first, last in phases
+        ]
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """All partitions."""
+        return [partition for phase in self.phases for partition in phase]
 
     def __iter__(self) -> Iterator[Encoded]:
-        """Parts of C in the order of keys. The arrays for links are allocated once and used by all partitions."""
-        most = max(int(self._source.bucket_sizes[a:b].sum()) for a, b in self.ranges)
+        """Parts of C in the order of keys."""
+        counted, many = 0, len(self.ranges)
+        for phase, ranges in enumerate(self.phases):
+            if phase and isinstance(self._source, Spilled):
+                with self._progress(f"writing links {phase + 1}/{len(self.phases)}", self._tokens) as bar:
+                    self._source.spill(phase, bar)
+            yield from self._count(ranges, counted, many)
+            counted += len(ranges)
+        if isinstance(self._source, Spilled):
+            self._source.close()
+
+    def _count(self, ranges: list[tuple[int, int]], counted: int, many: int) -> Iterator[Encoded]:
+        """The parts of partitions, which use the same arrays for links. `counted` of `many` came before."""
+        most = max(int(self._source.bucket_sizes[a:b].sum()) for a, b in ranges)
         links = np.empty(most, np.uint64)
         values = np.empty(0 if self.annotations is None else most, np.uint32)
-        for number, (first, last) in enumerate(self.ranges, 1):
-            label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
+        for number, (first, last) in enumerate(ranges, counted + 1):
+            label = f"counting {number}/{many}" if many > 1 else "counting"
             with self._progress(label, self._tokens) as bar:
                 self._source.scatter(first, last, links, bar)
             yield from self._encode(first, last, links, values)
-        if isinstance(self._source, Spilled):
-            self._source.close()
 
     def _encode(self, first: int, last: int, links: np.ndarray, values: np.ndarray) -> Iterator[Encoded]:
         """Sort the buckets [first, last), annotate events, and encode rows."""
