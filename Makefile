@@ -19,7 +19,7 @@ demo: $(VENV)/installed
 	$(BIN)/snm demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-gpu: $(VENV)/installed-dev
 	SNM_TEST_GPU=1 $(BIN)/python -m pytest -k "cuda or (gpu and neural) or TestChoice" tests/test_gpu.py tests/test_neural.py
