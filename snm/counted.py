@@ -18,8 +18,8 @@ import numpy as np
 
 from snm import manifest
 from snm.arguments import MAX_THREADS, file_path, functions, shown, whole_number
-from snm.counts.merging import merged
-from snm.counts.store import CountsWriter, StoredCounts
+from snm.counts.merging import write_merged
+from snm.counts.store import StoredCounts
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import FormatError, SettingsError, SpecError
 from snm.features.extraction import Extractor
@@ -56,10 +56,15 @@ class CountedText:
     def check(self, threads: int = 1) -> None:
         """Raise an error if a file is damaged."""
         check_files(self.path, COUNTS, threads)
-        largest = max((int(piece.max()) for piece in self.text.pieces()), default=0)
-        expected = len(self.text.tokens) - self.text.segments, len(self.vocabulary)
-        found = self._figures["tokens"], max(largest + 1, expected[1])
-        if found != expected or len(self.store.words) != expected[1]:
+        words, store = self.manifest["vocabulary"]["words"], self.store
+        layout = layout_of(self.spec, words, self._figures["tokens"])
+        if not (
+            self.text.events == self._figures["tokens"]
+            and all(int(piece.max()) < words for piece in self.text.pieces())
+            and len(store.words) == words
+            and (store.layout, store.first, store.last) == (layout, 0, 1 << layout.bucket_bits)
+            and (store.rows, store.links) == (self.manifest["rows"], self.manifest["links"])
+        ):
             raise FormatError(f"{self.path} is damaged: its files contradict each other; {COUNTS.remedy}")
 
     @cached_property
@@ -78,14 +83,14 @@ class CountedText:
         return StoredCounts(self.path / STORE)
 
 
-def layout_of(spec: FeatureSpec, vocabulary: Vocabulary, events: int) -> KeyLayout:
-    """The keys of a text of `events` tokens. Only the number of buckets depends on them."""
-    return KeyLayout.for_work(len(vocabulary), len(spec.types), events * len(spec.templates))
+def layout_of(spec: FeatureSpec, words: int, events: int) -> KeyLayout:
+    """The keys of a text of `events` tokens and a vocabulary of `words`. Only the number of buckets depends on both."""
+    return KeyLayout.for_work(words, len(spec.types), events * len(spec.templates))
 
 
 def extractor_of(spec: FeatureSpec, vocabulary: Vocabulary, events: int) -> Extractor:
     """The features that are counted for a folder: those without word classes."""
-    layout = layout_of(spec, vocabulary, events)
+    layout = layout_of(spec, len(vocabulary), events)
     return Extractor(spec, layout, vocabulary, np.zeros(len(vocabulary), np.uint16)).part(by_class=False)
 
 
@@ -131,16 +136,12 @@ def merge_counts(
             part.check(threads)
         figures = _added_figures([part.manifest["text"] for part in parts])
         first = parts[0]
-        layout = layout_of(first.spec, first.vocabulary, figures["tokens"])
-        store = CountsWriter(writer.folder / STORE, layout)
+        layout = layout_of(first.spec, len(first.vocabulary), figures["tokens"])
         stores = [part.store for part in parts]
-        try:
-            with progress("merging", sum(store.links for store in stores)) as bar:
-                for encoded in merged(stores, layout, partition_bytes(memory, 0), threads, advance=bar):
-                    store.append(encoded)
-        finally:
-            store.close()
-        written = store.finish(np.sum([part.words for part in stores], axis=0))
+        words = sum((store.words for store in stores[1:]), start=stores[0].words)  # one at a time, however many
+        with progress("merging", sum(store.links for store in stores)) as bar:
+            available = partition_bytes(memory, 0)
+            written = write_merged(writer.folder / STORE, stores, words, layout, available, threads, advance=bar)
         pieces = (piece for part in parts for piece in part.text.pieces())
         notify(f"{figures['tokens']:,} tokens, {written.rows:,} features, {written.links:,} links")
         write_folder(
@@ -162,14 +163,16 @@ def _check_same(first: CountedText, other: CountedText) -> None:
             f"count both with the same families"
         )
     for name, what in (("closed", "a closed vocabulary"), ("document", "documents")):
-        mine, theirs = (getattr(part.vocabulary, name) for part in (first, other))
+        mine, theirs = (part.manifest["vocabulary"][name] for part in (first, other))
         if mine != theirs:
             one, two = (first, other) if mine else (other, first)
             raise SettingsError(f"{one.path} has {what}, {two.path} does not; count both with or without --{name}")
-    if first.vocabulary != other.vocabulary:
+    digests = [part.manifest["files"].get(VOCABULARY) for part in (first, other)]
+    if digests[0] != digests[1]:
+        sizes = [f"{part.manifest['vocabulary']['words']:,} words" for part in (first, other)]
         raise SettingsError(
-            f"{other.path} has another vocabulary ({len(other.vocabulary):,} words) than {first.path} "
-            f"({len(first.vocabulary):,} words); count both with the same --vocab"
+            f"{other.path} has another vocabulary ({sizes[1]}) than {first.path} ({sizes[0]}); count both with the "
+            f"same words in the same order (--vocab)"
         )
 
 

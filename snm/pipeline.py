@@ -31,10 +31,10 @@ from snm.baselines.backoff.model import BackoffModel
 from snm.baselines.backoff.orders import Orders
 from snm.baselines.backoff.stupid_backoff import StupidBackoff
 from snm.baselines.neural.settings import require_torch
-from snm.counted import STORE, CountedText, extractor_of, layout_of, write_folder
+from snm.counted import READER_BYTES, STORE, CountedText, extractor_of, layout_of, write_folder
 from snm.counts.counting import unigram_row
-from snm.counts.merging import merged
-from snm.counts.store import CountsWriter, StoredCounts
+from snm.counts.merging import write_merged
+from snm.counts.store import CountsWriter, Encoded, StoredCounts
 from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import InputError, SettingsError
@@ -61,7 +61,6 @@ from snm.text.vocabulary import Vocabulary
 
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.05, 300_000  # tokens held out of the training text, where the user gives none
 RECOUNTED_SHARE = 0.01  # a larger held-out slice is counted in the end
-READER_BYTES = 128 << 20  # memory of a thread that reads text, for most vocabularies
 VOCABULARY_SHARE = 0.45  # of the memory beside the program's, for arrays with an entry for every word
 WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, and for each type of features
 GATE_SHARE = 0.25  # of the memory, for held-out events
@@ -388,7 +387,7 @@ def _slice(job: Job, text: Text, vocabulary: Vocabulary, required: bool) -> tupl
 def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
     """The features of the model, with word classes learned where they use them."""
     s, spec = job.settings, job.settings.spec
-    layout = layout_of(spec, vocabulary, texts.whole.events)
+    layout = layout_of(spec, len(vocabulary), texts.whole.events)
     classes_of_words = None
     if spec.has_classes:
         with job.progress("word classes", classes.PASSES * min(len(vocabulary), classes.FREQUENT)) as bar:
@@ -437,17 +436,12 @@ def _take_counts(
     s, stores = job.settings, [stored]
     if extractor.spec.has_classes:
         stores.append(_count(job, engine, text, extractor.part(by_class=True), words, None, CLASS_STORE))
-    store = CountsWriter(job.writer.folder / STORE, extractor.layout)
-    memory, min_counts = partition_bytes(s.memory, 0), extractor.min_counts(s.prune)
-    try:
-        with job.progress("counts", sum(store.links for store in stores)) as bar:
-            for part in merged(stores, extractor.layout, memory, s.threads, min_counts, bar):
-                store.append(part)
-    finally:
-        store.close()
+    folder, memory, min_counts = job.writer.folder / STORE, partition_bytes(s.memory, 0), extractor.min_counts(s.prune)
+    with job.progress("counts", sum(store.links for store in stores)) as bar:
+        taken = write_merged(folder, stores, words, extractor.layout, memory, s.threads, min_counts, bar)
     for temporary in stores[1:]:
         temporary.remove()
-    return store.finish(words)
+    return taken
 
 
 def _count(
@@ -462,7 +456,7 @@ def _count(
     try:
         for part in counting:
             if not checked and counting.done:
-                _check_disk(job, part.rows, part.links, counting.done, len(extractor.vocabulary))
+                _check_disk(job, part, counting.done, text, len(extractor.vocabulary))
                 checked = True
             store.append(part)
     finally:
@@ -470,14 +464,21 @@ def _count(
     return store.finish(words)
 
 
-def _check_disk(job: Job, rows: int, links: int, share: float, words: int) -> None:
-    """Forecast the disk that all counts take from the first part of them, and raise an error if it is too little."""
-    needed = (ROW_BYTES * rows + LINK_BYTES * links) / share + LINK_BYTES * words
+def _check_disk(job: Job, part: Encoded, share: float, text: Text, words: int) -> None:
+    """Forecast the disk of all counts, and of the matrix or the tokens, from the first part of the counts.
+
+    Raise an error if it is too little.
+    """
+    if job.writer.kind is COUNTS:
+        needed, remedy = part.codes.nbytes / share + text.tokens.nbytes, "choose fewer features"
+    else:
+        needed = (ROW_BYTES * part.rows + LINK_BYTES * part.links) / share + LINK_BYTES * words
+        remedy = "choose fewer features, or prune more (--prune)"
     free = shutil.disk_usage(job.writer.folder).free
     message = f"about {needed / 1e6:,.0f} MB of disk are needed, {free / 1e6:,.0f} MB are free"
     job.notify(message)
     if needed > free:
-        raise SettingsError(f"{message}: choose fewer features, or prune more (--prune)")
+        raise SettingsError(f"{message}: {remedy}")
 
 
 # ---------------------------------------------------------------------------------------------

@@ -82,10 +82,10 @@ def count(
 
     Features with word classes are counted when a model is trained, because classes are learned from the whole text.
     """
-    from snm import warmup
     from snm.features.specification import PRESETS
     from snm.pipeline import count_text
     from snm.settings import Settings
+    from snm.text.files import find_files
 
     if preset is not None and features is not None:
         raise click.UsageError("--preset and --features exclude each other; give one of them")
@@ -95,8 +95,8 @@ def count(
         vocab=vocab, features=preset if features is None else features, closed=closed, document=document,
         on_error=on_error, memory=memory, threads=chosen_threads(threads), engine=engine,
     )  # fmt: skip
-    with compiling("count"):
-        warmup.compile_counting()
+    find_files(text)
+    _compile(output, force)
     begun = time.perf_counter()
     made = count_text(text, output, settings, force=force, progress=progress_bar, notify=notify(quiet))
     _report(made, begun, quiet, as_json)
@@ -117,17 +117,26 @@ def merge(
 
     They must have the same features and vocabulary.
     """
-    from snm import warmup
-    from snm.counted import merge_counts
+    from snm.counted import CountedText, merge_counts
 
-    with compiling("count"):
-        warmup.compile_counting()
+    parts = [CountedText(path) for path in counts]
+    _compile(output, force)
     begun = time.perf_counter()
     made = merge_counts(
-        counts, output, memory=memory, threads=chosen_threads(threads), force=force, progress=progress_bar,
+        parts, output, memory=memory, threads=chosen_threads(threads), force=force, progress=progress_bar,
         notify=notify(quiet),
     )  # fmt: skip
     _report(made, begun, quiet, as_json)
+
+
+def _compile(output: str, force: bool) -> None:
+    """Compile the kernels, once the arguments are found to be valid."""
+    from snm import warmup
+    from snm.storage import COUNTS, ModelWriter
+
+    ModelWriter(output, force, kind=COUNTS)
+    with compiling("count"):
+        warmup.compile_counting()
 
 
 def _report(made: CountedText, begun: float, quiet: bool, as_json: bool) -> None:

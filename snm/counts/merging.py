@@ -7,12 +7,13 @@ different numbers of buckets, because these depend on the amount of text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from snm import parallel
 from snm.counts.counting import partition_ranges
-from snm.counts.store import Encoded, StoredCounts, encode
+from snm.counts.store import CountsWriter, Encoded, StoredCounts, encode
 from snm.kernels import count_merging as kernels
 from snm.layouts.counts import CHUNK, Counts
 from snm.layouts.keys import KeyLayout
@@ -21,6 +22,23 @@ from snm.progress import Advance, ignore
 ROW_BYTES, LINK_BYTES, WORD_BYTES = 24, 12, 8  # memory of a row and a link that are decoded, and of a word of code
 COPIES = 4  # at most: as they were read, added in pairs, added to one, and encoded
 MAX_RANGE_BYTES = 64 << 20  # that a thread processes together: more would gain nothing
+
+
+def write_merged(
+    folder: Path, stores: Sequence[StoredCounts], words: np.ndarray, layout: KeyLayout, memory: int, threads: int = 1,
+    min_counts: np.ndarray | None = None, advance: Advance = ignore,
+) -> StoredCounts:  # fmt: skip
+    """Write the sum of the counts of several stores to a new folder; `merged` has the other arguments.
+
+    words: how often each word occurs. (words,) int64
+    """
+    writer = CountsWriter(folder, layout)
+    try:
+        for part in merged(stores, layout, memory, threads, min_counts, advance):
+            writer.append(part)
+    finally:
+        writer.close()
+    return writer.finish(words)
 
 
 def merged(
