@@ -210,7 +210,7 @@ def settings_for(counted: CountedText, settings: Settings) -> Settings:
         raise SettingsError(f"the vocabulary is that of the counts {counted.path}; leave out vocab and max_words")
     for name in ("closed", "document"):
         if getattr(settings, name) and not vocabulary[name]:
-            raise SettingsError(f"{counted.path} was counted without {name}; count again, or leave out {name}")
+            raise SettingsError(f"{counted.path} was counted without --{name}; count again with it, or leave it out")
     if settings.model != "snm":
         return replace(settings, closed=vocabulary["closed"], document=vocabulary["document"])
     if (settings.features, settings.order) != (None, None) and settings.spec != counted.spec:
