@@ -287,7 +287,7 @@ def test_the_engines_count_the_same(corpus: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(engines, "make", lambda s, _, progress, notify: GpuEngine(s, device, progress, notify))
     made = snm.count_text(tmp_path / "text", tmp_path / "gpu", settings(corpus))
     same_files(made.path, expected.path)
-    how = {"gate": 0, "training": snm.TrainingSettings(passes=0)}  # no events: the stored counts are used
+    how: dict[str, Any] = {"gate": 0, "training": snm.TrainingSettings(passes=0)}  # no events: the stored counts are used
     snm.train(None, tmp_path / "m", settings(None, None, **how), counts=made)
     snm.train(tmp_path / "text", tmp_path / "n", settings(corpus, **how))
     same_files(tmp_path / "m", tmp_path / "n")
