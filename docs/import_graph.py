@@ -28,6 +28,7 @@ ROOMS: list[list[str]] = [
     ["loading"],
     ["evaluation", "mixing", "settings"],
     ["engines"],
+    ["counted"],
     ["pipeline"],
     ["reproduction", "demo", "warmup"],
     ["cli"],

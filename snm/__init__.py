@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from snm.baselines.backoff.model import BackoffModel as BackoffModel
     from snm.baselines.neural.model import NeuralModel as NeuralModel
     from snm.baselines.neural.settings import NetworkSettings as NetworkSettings
+    from snm.counted import CountedText as CountedText
+    from snm.counted import merge_counts as merge_counts
+    from snm.counted import write_vocabulary as write_vocabulary
     from snm.errors import SnmError as SnmError
     from snm.evaluation import SumReport as SumReport
     from snm.evaluation import verify as verify
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from snm.model import LanguageModel as LanguageModel
     from snm.model import PerplexityReport as PerplexityReport
     from snm.model import StatefulModel as StatefulModel
+    from snm.pipeline import count_text as count_text
     from snm.pipeline import train as train
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BackoffModel": "baselines.backoff.model",
+    "CountedText": "counted",
     "Explanation": "model",
     "FeatureSpec": "features.specification",
     "LanguageModel": "model",
@@ -60,14 +65,17 @@ _HOME = {
     "SumReport": "evaluation",
     "TrainingSettings": "adjustment.settings",
     "Vocabulary": "text.vocabulary",
+    "count_text": "pipeline",
     "export_arpa": "baselines.backoff.arpa",
     "feature_family": "features.families",
     "import_arpa": "baselines.backoff.arpa",
     "load": "loading",
+    "merge_counts": "counted",
     "mix": "mixing",
     "paper_settings": "settings",
     "train": "pipeline",
     "verify": "evaluation",
+    "write_vocabulary": "counted",
 }
 __all__ = [*_HOME, "__version__", "errors"]
 

@@ -54,6 +54,14 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "mixture": {"members": [str], "weights": [float], "links": SIZE},
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
+COUNTED_ENTRIES: dict[str, Any] = {
+    "features": str,
+    "families": {"*": str},
+    "rows": SIZE,
+    "links": SIZE,
+    "text": {"documents": (None, SIZE), **dict.fromkeys(("sentences", "tokens", "oov", "bad_lines"), SIZE)},
+}
+"""The same for a folder of counts."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -62,10 +70,21 @@ def read(path: Path) -> dict[str, Any]:
     kind = manifest.get("kind")
     if not isinstance(kind, str) or kind not in ENTRIES:
         raise FormatError(f"{path}: a model of kind {shown(kind)}; this program knows {', '.join(ENTRIES)}")
-    fault = _fault(manifest, {**_ALL, **ENTRIES[kind]}, "")
-    if fault:
-        raise FormatError(f"{path / storage.MANIFEST} is damaged: {fault}; restore or rebuild the model")
+    _check(path, manifest, {**_ALL, **ENTRIES[kind]}, storage.MODEL.remedy)
     return manifest
+
+
+def read_counted(path: Path) -> dict[str, Any]:
+    """The manifest of a folder of counts, with every entry that it needs."""
+    manifest = storage.read_manifest(path, storage.COUNTS)
+    _check(path, manifest, {**_ALL, **COUNTED_ENTRIES}, storage.COUNTS.remedy)
+    return manifest
+
+
+def _check(path: Path, manifest: dict[str, Any], expected: dict[str, Any], remedy: str) -> None:
+    fault = _fault(manifest, expected, "")
+    if fault:
+        raise FormatError(f"{path / storage.MANIFEST} is damaged: {fault}; {remedy}")
 
 
 @contextmanager
@@ -116,9 +135,14 @@ def _fault(value: Any, expected: Any, name: str) -> str:
 
 
 def describe_kind(kind: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The first entries of every manifest."""
+    """The first entries of every model's manifest."""
+    return {"kind": kind, **describe_vocabulary(vocabulary)}
+
+
+def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
+    """The entries of every manifest, of models and of counts."""
     words = {"words": len(vocabulary), "closed": vocabulary.closed, "document": vocabulary.document}
-    return {"kind": kind, "written_by": f"snm {__version__}", "vocabulary": words}
+    return {"written_by": f"snm {__version__}", "vocabulary": words}
 
 
 def size_of(manifest: dict[str, Any]) -> tuple[int, str]:

@@ -4,7 +4,8 @@
 
 Backoff models branch off after counting (`smooth`), neural ones after the text is held out (`fit_network`). Where a
 slice of the training text was held out, an SNM is counted a second time with the whole text: the adjustment and the
-gate stay.
+gate stay. `count_text` ends after counting, and `train` may begin with what it wrote: then the tokens, and the counts
+of the whole text, are read from there.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from snm.baselines.backoff.model import BackoffModel
 from snm.baselines.backoff.orders import Orders
 from snm.baselines.backoff.stupid_backoff import StupidBackoff
 from snm.baselines.neural.settings import require_torch
+from snm.counted import READER_BYTES, STORE, CountedText, extractor_of, layout_of, write_folder
 from snm.counts.counting import unigram_row
-from snm.counts.store import CountsWriter, StoredCounts
+from snm.counts.merging import write_merged
+from snm.counts.store import CountsWriter, Encoded, StoredCounts
 from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import InputError, SettingsError
@@ -40,7 +43,6 @@ from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
 from snm.kernels import rows as row_kernels
 from snm.layouts.counts import Counts
 from snm.layouts.gate import Gate
-from snm.layouts.keys import KeyLayout
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import UNKNOWN
 from snm.loading import load
@@ -50,7 +52,7 @@ from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.model import SnmModel
 from snm.settings import NEURAL, Settings
-from snm.storage import VOCABULARY, ModelWriter
+from snm.storage import COUNTS, VOCABULARY, ModelWriter
 from snm.text import classes
 from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
 from snm.text.files import Sources, are_files, are_given, find_files, names, plain_size
@@ -59,14 +61,13 @@ from snm.text.vocabulary import Vocabulary
 
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.05, 300_000  # tokens held out of the training text, where the user gives none
 RECOUNTED_SHARE = 0.01  # a larger held-out slice is counted in the end
-READER_BYTES = 128 << 20  # memory of a thread that reads text, for most vocabularies
 VOCABULARY_SHARE = 0.45  # of the memory beside the program's, for arrays with an entry for every word
 WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, and for each type of features
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
 ROW_BYTES, LINK_BYTES = 10, 7  # disk of a row and of a link, in counts and matrix
-COUNTS = "counts"  # folder of the counts in that of the model, while it is trained
+CLASS_STORE = "class-counts"  # folder of counts in that of the model, while it is trained
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Job:
     writer: ModelWriter
     progress: Progress
     notify: Notify
+    counts: CountedText | None = None  # where the text and its counts come from, if it was counted before
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,11 @@ class Counted:
 
 
 def train(
-    sources: Sources,
+    sources: Sources | None,
     output: str | Path,
     settings: Settings | None = None,
     *,
+    counts: str | Path | CountedText | None = None,
     dev: Sources | None = None,
     force: bool = False,
     progress: Progress = silent,
@@ -131,19 +134,27 @@ def train(
 
     `sources` name files, folders or globs; or they are an iterable of sentences: strings, or lists of words (a list of
     strings names files: `iter(sentences)` is an iterable of them).
+    `counts` is a folder that `count_text` or `merge_counts` wrote, and `sources` are None then: the model is the one
+    that its text would give. Text, vocabulary and an SNM's features come from there; other models use the text alone.
     `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and training stops by it. Without it a
     slice of the training text is held out where one is needed. `force` replaces a model at `output`. `notify` receives
     messages, `progress` makes progress bars.
     """
-    settings = Settings() if settings is None else settings
-    if not isinstance(settings, Settings):
-        raise SettingsError(f"settings is {shown(settings)}; expected snm.Settings(...)")
+    settings = _checked(Settings() if settings is None else settings)
     functions(progress=progress, notify=notify)
     dev = dev if are_given(dev) else None
+    counted = None
+    if counts is not None:
+        if are_given(sources):
+            raise SettingsError("text and counts exclude each other; give one of them")
+        counted = counts if isinstance(counts, CountedText) else CountedText(counts)
+        settings = settings_for(counted, settings)
+    elif sources is None:
+        raise SettingsError("no text given; expected text, or counts=...")
     _check(settings, dev)
     with devices.gpu_memory_errors(), ModelWriter(output, force, notify) as writer:
-        job = Job(settings, writer, progress, notify)
-        text, vocabulary = read_text(job, sources)
+        job = Job(settings, writer, progress, notify, counted)
+        text, vocabulary = read_text(job, sources) if sources is not None and counted is None else read_counted(job)
         if settings.model in NEURAL:
             fit_network(job, text, vocabulary, dev)
         elif settings.model == "snm":
@@ -151,6 +162,71 @@ def train(
         else:
             _train_backoff(job, text, vocabulary)
     return load(output)
+
+
+def count_text(
+    sources: Sources,
+    output: str | Path,
+    settings: Settings,
+    *,
+    force: bool = False,
+    progress: Progress = silent,
+    notify: Notify = ignore,
+) -> CountedText:
+    """Count the features of a text for an SNM, and write text and counts to the folder `output`.
+
+    `train(None, ..., counts=output)` makes a model of it, `merge_counts` adds several. `sources` are those of `train`.
+    Of the settings, `vocab` must be given: counts are added only if they have the same vocabulary. Further ones that
+    matter are `features`, `closed`, `document`, `on_error`, `memory`, `threads`, `partitions` and `engine`. `force`
+    replaces a folder of counts at `output`.
+    """
+    settings = replace(_checked(settings), prune=1)
+    functions(progress=progress, notify=notify)
+    if settings.vocab is None:
+        raise SettingsError("counts need a given vocabulary, to be added to others; give vocab (snm vocab writes one)")
+    if settings.model != "snm":
+        raise SettingsError(f"model is {settings.model!r}; counts are those of an SNM, other models use their text")
+    _check(settings, None)
+    with devices.gpu_memory_errors(), ModelWriter(output, force, notify, COUNTS) as writer:
+        job = Job(settings, writer, progress, notify)
+        text, vocabulary = read_text(job, sources)
+        vocabulary.drop_table()
+        figures = {**text_figures(job, text, vocabulary), "documents": text.documents}
+        extractor = extractor_of(settings.spec, vocabulary, text.events)
+        extractor.check_families(text.tokens)
+        engine = engines.make(settings, text.events, progress, notify)
+        counted = count(job, engine, text, extractor, count_words(text, len(vocabulary)), None)
+        write_folder(
+            writer, settings.spec, vocabulary, extractor.family_digests(), figures, text.pieces(), counted.store,
+            settings.threads,
+        )  # fmt: skip
+    return CountedText(output)
+
+
+def settings_for(counted: CountedText, settings: Settings) -> Settings:
+    """The settings with those that a counted text determines; an error where they contradict it."""
+    vocabulary = counted.manifest["vocabulary"]
+    if settings.vocab is not None or settings.max_words is not None:
+        raise SettingsError(f"the vocabulary is that of the counts {counted.path}; leave out vocab and max_words")
+    for name in ("closed", "document"):
+        if getattr(settings, name) and not vocabulary[name]:
+            raise SettingsError(f"{counted.path} was counted without --{name}; count again with it, or leave it out")
+    if settings.model != "snm":
+        return replace(settings, closed=vocabulary["closed"], document=vocabulary["document"])
+    if (settings.features, settings.order) != (None, None) and settings.spec != counted.spec:
+        raise SettingsError(
+            f"{counted.path} has counts of the features {shown(counted.spec.text)}, not of "
+            f"{shown(settings.specification)}; leave out the features, or count the text with these"
+        )
+    return replace(
+        settings, features=counted.spec.text, order=None, closed=vocabulary["closed"], document=vocabulary["document"]
+    )
+
+
+def _checked(settings: Settings) -> Settings:
+    if not isinstance(settings, Settings):
+        raise SettingsError(f"settings is {shown(settings)}; expected snm.Settings(...)")
+    return settings
 
 
 def _check(settings: Settings, dev: Sources | None) -> None:
@@ -182,7 +258,8 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     del adjustment  # the gate needs its memory
     gate = fit_gate(job, engine, extractor, pages, texts.gate)
     if again is not None:
-        job.notify("counting again, with the text that was held out")
+        how = "counting again" if job.counts is None else "taking the stored counts"
+        job.notify(f"{how}, with the text that was held out")
         counted.store.remove()
         for name in ARRAYS:
             job.writer.drop(name)
@@ -220,6 +297,14 @@ def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
     _check_vocabulary(s, len(vocabulary))
     return text, vocabulary
+
+
+def read_counted(job: Job) -> tuple[Text, Vocabulary]:
+    """The text of a folder of counts, and its vocabulary."""
+    assert job.counts is not None
+    job.counts.check(job.settings.threads)
+    _check_vocabulary(job.settings, len(job.counts.vocabulary))
+    return job.counts.text, job.counts.vocabulary
 
 
 def _check_vocabulary(settings: Settings, words: int) -> None:
@@ -286,7 +371,7 @@ def _slice(job: Job, text: Text, vocabulary: Vocabulary, required: bool) -> tupl
         job.notify(f"{text.events:,} tokens are too few to hold some out for a gate; give --dev to have one")
         return text, None
     rest, end = split_sentences(text, wanted)
-    if job.settings.vocab is None:
+    if job.settings.vocab is None and job.counts is None:
         # a word that is rare in the rest is in the vocabulary only because the slice was part of the text
         rare = count_words(rest, len(vocabulary)) < job.settings.min_count
         rare[: UNKNOWN + 1] = False
@@ -302,7 +387,7 @@ def _slice(job: Job, text: Text, vocabulary: Vocabulary, required: bool) -> tupl
 def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
     """The features of the model, with word classes learned where they use them."""
     s, spec = job.settings, job.settings.spec
-    layout = KeyLayout.for_work(len(vocabulary), len(spec.types), texts.whole.events * len(spec.templates))
+    layout = layout_of(spec, len(vocabulary), texts.whole.events)
     classes_of_words = None
     if spec.has_classes:
         with job.progress("word classes", classes.PASSES * min(len(vocabulary), classes.FREQUENT)) as bar:
@@ -310,6 +395,11 @@ def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
             classes_of_words = classes.learn_classes(texts.train, len(vocabulary), s.classes, s.seed, bar, memory)
     extractor = Extractor(spec, layout, vocabulary, classes_of_words)
     extractor.check_families(texts.train.tokens)
+    if s.model == "snm" and job.counts is not None and job.counts.manifest["families"] != extractor.family_digests():
+        raise SettingsError(
+            f"{job.counts.path} was counted with other definitions of its feature families; import the same ones, or "
+            f"count the text again"
+        )
     return extractor
 
 
@@ -328,31 +418,67 @@ def count(
 ) -> Counted:
     """Count the features of a text, and annotate `events` with their counts.
 
+    If there are no events to annotate, stored counts of the text are used.
+
     words: how often each word occurs. (words,) int64
     """
+    if job.counts is not None and text is job.counts.text and events is None:
+        store = _take_counts(job, job.counts.store, engine, text, extractor, words)
+    else:
+        store = _count(job, engine, text, extractor, words, events, STORE)
+    return Counted(unigram_row(words, extractor.vocabulary), store)
+
+
+def _take_counts(
+    job: Job, stored: StoredCounts, engine: Engine, text: Text, extractor: Extractor, words: np.ndarray
+) -> StoredCounts:
+    """The stored counts of a text, pruned, and those of features with word classes, which are counted now."""
+    s, stores = job.settings, [stored]
+    if extractor.spec.has_classes:
+        stores.append(_count(job, engine, text, extractor.part(by_class=True), words, None, CLASS_STORE))
+    folder, memory, min_counts = job.writer.folder / STORE, partition_bytes(s.memory, 0), extractor.min_counts(s.prune)
+    with job.progress("counts", sum(store.links for store in stores)) as bar:
+        taken = write_merged(folder, stores, words, extractor.layout, memory, s.threads, min_counts, bar)
+    for temporary in stores[1:]:
+        temporary.remove()
+    return taken
+
+
+def _count(
+    job: Job, engine: Engine, text: Text, extractor: Extractor, words: np.ndarray, events: TrainingEvents | None,
+    name: str,
+) -> StoredCounts:  # fmt: skip
+    """Count the features of a text, and annotate `events`. The counts are in the folder `name` of that of the model."""
     counting = engine.count(text, extractor, job.settings.prune, events, job.writer)
-    job.notify(f"{counting.links:,} features of events, {len(extractor.spec.templates)} an event at most")
-    store = CountsWriter(job.writer.folder / COUNTS, extractor.layout)
+    job.notify(f"{counting.links:,} features of events, {extractor.n_templates} an event at most")
+    store = CountsWriter(job.writer.folder / name, extractor.layout)
     checked = False
     try:
         for part in counting:
             if not checked and counting.done:
-                _check_disk(job, part.rows, part.links, counting.done, len(extractor.vocabulary))
+                _check_disk(job, part, counting.done, text, len(extractor.vocabulary))
                 checked = True
             store.append(part)
     finally:
         store.close()
-    return Counted(unigram_row(words, extractor.vocabulary), store.finish(words))
+    return store.finish(words)
 
 
-def _check_disk(job: Job, rows: int, links: int, share: float, words: int) -> None:
-    """Forecast the disk that all counts take from the first part of them, and raise an error if it is too little."""
-    needed = (ROW_BYTES * rows + LINK_BYTES * links) / share + LINK_BYTES * words
+def _check_disk(job: Job, part: Encoded, share: float, text: Text, words: int) -> None:
+    """Forecast the disk of all counts, and of the matrix or the tokens, from the first part of the counts.
+
+    Raise an error if it is too little.
+    """
+    if job.writer.kind is COUNTS:
+        needed, remedy = part.codes.nbytes / share + text.tokens.nbytes, "choose fewer features"
+    else:
+        needed = (ROW_BYTES * part.rows + LINK_BYTES * part.links) / share + LINK_BYTES * words
+        remedy = "choose fewer features, or prune more (--prune)"
     free = shutil.disk_usage(job.writer.folder).free
     message = f"about {needed / 1e6:,.0f} MB of disk are needed, {free / 1e6:,.0f} MB are free"
     job.notify(message)
     if needed > free:
-        raise SettingsError(f"{message}: choose fewer features, or prune more (--prune)")
+        raise SettingsError(f"{message}: {remedy}")
 
 
 # ---------------------------------------------------------------------------------------------

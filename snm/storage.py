@@ -1,6 +1,6 @@
-"""Model folders: plain arrays, the vocabulary, and a manifest. docs/format.md specifies them.
+"""Folders of models and of counts: plain arrays, the vocabulary, and a manifest. docs/format.md specifies them.
 
-A model is written to a hidden folder beside its final path, synced, and renamed last, so a folder with the final name
+A folder is written to a hidden folder beside its final path, synced, and renamed last, so a folder with the final name
 is always complete. The manifest is the last file written.
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,20 @@ MOVED_BYTES = 256 << 20  # between memory and a temporary file at a time, at mos
 LARGE_CHUNK_BYTES = 32 << 20
 """The same for arrays with random look-ups. Linux caches large writes in huge pages and maps those: look-ups take up to
 a quarter less time."""
+
+
+class FolderKind(NamedTuple):
+    """What a folder with a manifest holds, for its manifest and for messages."""
+
+    format: str
+    version: int
+    what: str
+    written_by: str
+    remedy: str
+
+
+MODEL = FolderKind(FORMAT, VERSION, "model", "snm train", "restore or rebuild the model")
+COUNTS = FolderKind("snm-counted-text", 1, "folder of counts", "snm count or snm merge", "restore it, or count again")
 
 
 class ArrayWriter:
@@ -95,12 +109,15 @@ def _move(move: Callable[[IO[bytes], memoryview, int], int], file: IO[bytes], ar
 
 
 class ModelWriter:
-    """Writes a model folder. `path` does not exist, or stays as it was, until the model is complete."""
+    """Writes a folder. `path` does not exist, or stays as it was, until the folder is complete."""
 
-    def __init__(self, path: str | Path, force: bool = False, notify: Notify = ignore) -> None:
+    def __init__(
+        self, path: str | Path, force: bool = False, notify: Notify = ignore, kind: FolderKind = MODEL
+    ) -> None:
         """`notify` is told what runs that were killed have left behind."""
+        self.kind = kind
         if str(path) == "-":
-            raise SettingsError("a model cannot be written to standard output (-); name a folder")
+            raise SettingsError(f"a {kind.what} cannot be written to standard output (-); name a folder")
         self.path, self.force = Path(os.path.realpath(file_path("output", path))), flag("force", force)
         self.notify = notify
         self.folder, self._resources = Path(), ExitStack()
@@ -111,13 +128,13 @@ class ModelWriter:
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.force = True  # an empty folder
         elif self.path.exists() and not (self.path / MANIFEST).is_file():
-            raise SettingsError(f"{self.path} exists and is not a model; choose another name")
+            raise SettingsError(f"{self.path} exists and is not a {self.kind.what}; choose another name")
         elif self.path.exists() and not self.force:
             raise SettingsError(
                 f"{self.path} exists already; choose another name, or replace it with --force (in Python force=True)"
             )
         elif self.path.exists():
-            _check_replaceable(self.path)
+            _check_replaceable(self.path, self.kind)
 
     def array(self, name: str, dtype: str, chunk_bytes: int = CHUNK_BYTES) -> ArrayWriter:
         """A new array of the model."""
@@ -191,7 +208,8 @@ class ModelWriter:
             system.sync(path)
 
         parallel.run(describe, files, threads)
-        manifest = {"format": FORMAT, "version": VERSION, **manifest, "files": dict(sorted(entries.items()))}
+        kind = {"format": self.kind.format, "version": self.kind.version}
+        manifest = {**kind, **manifest, "files": dict(sorted(entries.items()))}
         path = self.folder / MANIFEST
         path.write_bytes(f"{json.dumps(manifest, indent=1)}\n".encode())
         system.sync(path)
@@ -212,7 +230,7 @@ class ModelWriter:
             why = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(
                 f"cannot rename to {self.path}: {why} (did another run write it, or does a program have it open?); "
-                f"the model is in {kept}"
+                f"the {self.kind.what} is in {kept}"
             ) from error
 
     def _swap(self) -> None:
@@ -220,7 +238,7 @@ class ModelWriter:
         try:
             if self.force and self.path.exists():
                 if any(self.path.iterdir()):
-                    _check_replaceable(self.path)  # again: training took its time
+                    _check_replaceable(self.path, self.kind)  # again: training took its time
                 if system.exchange(self.folder, self.path):
                     return
                 _released(lambda: os.rename(self.path, old))
@@ -357,20 +375,20 @@ def _released(call: Callable[[], object]) -> None:
         call()
 
 
-def _check_replaceable(path: Path) -> None:
-    """Raise an error if a folder is no model of ours, or has other files beside the model's."""
+def _check_replaceable(path: Path, kind: FolderKind) -> None:
+    """Raise an error if a folder is not of this kind and ours, or has other files beside its own."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files = {MANIFEST, *manifest["files"]} if manifest["format"] == FORMAT else set()
+        files = {MANIFEST, *manifest["files"]} if manifest["format"] == kind.format else set()
     except (OSError, ValueError, KeyError, TypeError):
         files = set()
     if not files:
         raise SettingsError(
-            f"{path} is not a model of snm, or a damaged one; remove it yourself, or choose another name"
+            f"{path} is not a {kind.what} of snm, or a damaged one; remove it yourself, or choose another name"
         )
     for file in path.rglob("*"):
         if not file.is_dir() and file.relative_to(path).as_posix() not in files:
-            raise SettingsError(f"{file} is not part of the model {path}; move it away, or choose another name")
+            raise SettingsError(f"{file} is not part of the {kind.what} {path}; move it away, or choose another name")
 
 
 @contextmanager
@@ -464,14 +482,16 @@ def version_of(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest of a model folder; validate the format and the sizes of all files."""
+def read_manifest(path: Path, kind: FolderKind = MODEL) -> dict[str, Any]:
+    """Read the manifest of a folder; validate the format and the sizes of all files."""
     path = Path(path)
     if not path.exists():
-        raise ModelNotFound(f"{path}: no such model")
+        raise ModelNotFound(f"{path}: no such {kind.what}")
     file = path / MANIFEST
     if not file.is_file():
-        raise FormatError(f"{path} is not a model: expected a folder with {MANIFEST}, as written by snm train")
+        raise FormatError(
+            f"{path} is not a {kind.what}: expected a folder with {MANIFEST}, as written by {kind.written_by}"
+        )
     try:
         manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         found = manifest["format"], manifest["version"]
@@ -479,26 +499,36 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise FormatError(f"cannot read {file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise FormatError(f"{file} is damaged ({shown(error)}); restore or rebuild the model") from error
-    if found != (FORMAT, VERSION):
-        raise FormatError(
-            f"{path} has format {shown(found[0])} version {shown(found[1])}; this program reads {FORMAT} version "
-            f"{VERSION}; rebuild the model with this version of snm, or read it with the one that wrote it"
-        )
+        raise FormatError(f"{file} is damaged ({shown(error)}); {kind.remedy}") from error
+    _check_format(path, found, kind)
     for name, expected in files.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise FormatError(
-                f"{file} is damaged: it lists the file {shown(name)}; expected files of the model's folder"
-            )
+            raise FormatError(f"{file} is damaged: it lists the file {shown(name)}; expected files of its folder")
         size = (path / name).stat().st_size if (path / name).is_file() else None
         if size != expected:
             state = "is missing" if size is None else f"has {size} bytes"
-            raise FormatError(f"{path / name} {state}; expected {expected} bytes; restore or rebuild the model")
+            raise FormatError(f"{path / name} {state}; expected {expected} bytes; {kind.remedy}")
     return manifest
 
 
-def check_files(path: Path) -> None:
+def _check_format(path: Path, found: tuple[Any, Any], kind: FolderKind) -> None:
+    if found == (kind.format, kind.version):
+        return
+    for other in (MODEL, COUNTS):
+        if found[0] == other.format != kind.format:
+            raise FormatError(f"{path} is a {other.what}; expected a {kind.what}, as written by {kind.written_by}")
+    raise FormatError(
+        f"{path} has format {shown(found[0])} version {shown(found[1])}; this program reads {kind.format} version "
+        f"{kind.version}; rebuild it with this version of snm, or read it with the one that wrote it"
+    )
+
+
+def check_files(path: Path, kind: FolderKind = MODEL, threads: int = 1) -> None:
     """Raise an error if a file's checksum differs from the manifest's."""
-    for name, entry in read_manifest(path)["files"].items():
+
+    def check(named: tuple[str, dict[str, Any]]) -> None:
+        name, entry = named
         if file_sha256(path / name) != entry.get("sha256"):
-            raise FormatError(f"{path / name}: its checksum differs from the manifest's; restore or rebuild the model")
+            raise FormatError(f"{path / name}: its checksum differs from the manifest's; {kind.remedy}")
+
+    parallel.run(check, read_manifest(path, kind)["files"].items(), threads)

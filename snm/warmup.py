@@ -23,10 +23,11 @@ import numpy as np
 
 from snm.adjustment.function import Adjustment
 from snm.adjustment.settings import TrainingSettings
+from snm.counted import merge_counts, write_vocabulary
 from snm.counts.store import decode, encode
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
-from snm.kernels import backoff, matrix_writing, rows
+from snm.kernels import backoff, count_codes, count_merging, counts, matrix_writing, rows
 from snm.kernels.compile import is_cached
 from snm.layouts.counts import Counts
 from snm.layouts.gate import Gate
@@ -34,7 +35,7 @@ from snm.layouts.keys import KeyLayout
 from snm.layouts.matrix import PADDING
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
-from snm.pipeline import train
+from snm.pipeline import count_text, train
 from snm.scoring.model import RowModel
 from snm.settings import NEURAL, Settings
 from snm.system import default_threads
@@ -44,6 +45,7 @@ _LAST_KERNELS = {  # that training calls; `write_pages` is never compiled by the
     "snm": (matrix_writing.write_pages, rows.fill),
     **dict.fromkeys(("kn", "katz", "sbo"), (backoff.copy_rows,)),
 }
+_COUNTING_KERNELS = counts.collect_runs, count_codes.decode_chunks, count_merging.merge_rows
 
 
 def is_ready(settings: Settings) -> bool:
@@ -66,12 +68,25 @@ def compile_training(settings: Settings) -> None:
         _train(settings, Path(folder)).close()
 
 
+def compile_counting() -> None:
+    """Compile the kernels of `count_text` and `merge_counts`, unless the cache has them."""
+    if all(map(is_cached, _COUNTING_KERNELS)):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        write_vocabulary(sentences(500), place / "vocab", min_count=1, threads=1)
+        settings = Settings(vocab=place / "vocab", features="snm5", engine="cpu", threads=1)
+        counted = count_text(sentences(500), place / "counts", settings)
+        merge_counts([counted, counted], place / "merged", threads=1)
+
+
 def compile_everything() -> None:
-    """Compile the kernels of training and scoring with the default settings, and of Kneser-Ney models."""
+    """Compile the kernels of training and scoring with the default settings, of Kneser-Ney models, and of merging."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("snm", "kn"):
             with _train(Settings(model=name), Path(folder)) as model:
                 compile_scoring(model)
+    compile_counting()
 
 
 def compile_scoring(model: LanguageModel) -> None:

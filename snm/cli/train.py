@@ -26,6 +26,7 @@ from snm.cli.terminal import notify
 from snm.cli.warmup import compiling
 
 if TYPE_CHECKING:
+    from snm.counted import CountedText
     from snm.settings import Settings
 
 SUMMARY = ("features", "rows", "links", "network", "parameters", "text", "training", "estimation")
@@ -142,31 +143,37 @@ def training_options(command: Command) -> Command:
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("text", nargs=-1, required=True)
+@click.argument("text", nargs=-1)
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
+@click.option("--counts", help="Folder of snm count or snm merge, instead of TEXT: its text, vocabulary and features.")
 @training_options
 @click.option("--force", is_flag=True, help="Replace a model of that name.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @import_option
 @json_option
-def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any) -> None:
+def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, or - for standard input.
 
     One sentence a line, words separated by white space.
     """
+    from snm.counted import CountedText
     from snm.memory import Peak
     from snm.pipeline import train as run
     from snm.settings import departures_from_paper
 
-    settings, say = settings_of(options), notify(quiet)
+    if bool(text) == (counts is not None):
+        raise click.UsageError("expected TEXT, or --counts in place of it")
+    counted = None if counts is None else CountedText(counts)
+    settings, say = settings_of(options, counted), notify(quiet)
     if options["paper"]:
         say(f"as the paper, except: {', '.join(departures_from_paper(settings))}")
     _compile(text, output, settings, options["force"])
     begun = time.perf_counter()
     with Peak() as peak:
         model = run(
-            text, output, settings, dev=options["dev"], force=options["force"], progress=progress_bar, notify=say
-        )
+            text or None, output, settings, counts=counted, dev=options["dev"], force=options["force"],
+            progress=progress_bar, notify=say,
+        )  # fmt: skip
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
     if as_json:
@@ -183,7 +190,8 @@ def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool
     from snm.text.files import find_files
 
     if not warmup.is_ready(settings):
-        find_files(text)
+        if text:
+            find_files(text)
         ModelWriter(output, force)
         with compiling("train" if settings.model == "snm" else "kn"):
             warmup.compile_training(settings)
@@ -225,6 +233,7 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
     unused = given & _unused_options(options)
     unused |= given & {"order"} if given & {"preset", "features"} else set()
     unused |= given & {"min_count"} if "vocab" in given else set()
+    unused |= given & {"vocab", "min_count", "max_words"} if "counts" in given else set()
     unused |= given & {"classes"} if "paper" in given else set()
     if unused:
         names = ", ".join("--" + name.replace("_", "-") for name in sorted(unused))
@@ -246,14 +255,16 @@ METAFEATURE_SETTINGS = ("metafeatures", "feature_buckets", "link_buckets", "merg
 NETWORK_SETTINGS = ("cell", "hidden", "softmax", "passes", "rate", "batch", "dropout", "slots")
 
 
-def settings_of(options: dict[str, Any]) -> Settings:
-    """The settings that the options ask for."""
+def settings_of(options: dict[str, Any], counted: CountedText | None = None) -> Settings:
+    """The settings that the options ask for, and a counted text determines."""
     from snm.features.specification import PRESETS
     from snm.settings import Settings
 
     given = _given_options()
     _refuse_unused(options, given)
     preset, features = options["preset"], options["features"]
+    if counted is not None and options["model"] == "snm" and not given & {"preset", "features", "order"}:
+        features = counted.spec.text
     if preset is not None and features is not None:
         raise click.UsageError("--preset and --features exclude each other; give one of them")
     if preset is not None and preset not in PRESETS:

@@ -11,7 +11,7 @@ import click
 from snm.cli.terminal import bar
 from snm.progress import Advance
 
-KERNELS = {"train": 95, "kn": 40, "next": 60, "score": 80, "all": 232}
+KERNELS = {"train": 95, "count": 45, "kn": 40, "next": 60, "score": 80, "all": 232}
 """About how many functions this process compiles for a command, for the length of its bar; a second compiles others."""
 
 

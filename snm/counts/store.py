@@ -154,8 +154,6 @@ class StoredCounts:
             np.array(d[name], np.int64) for name in ("rows_by_type", "singles_by_type")
         )
         """Rows, and rows of features seen once, by the index of their type. (2 ** type_bits,) int64"""
-        self.words = read_array(self.folder / WORDS)
-        """How often each word of the vocabulary occurs, `<S>` once in each segment. (words,) int64"""
         self.chunks = read_array(self.folder / CHUNKS)
         """(buckets,) CHUNK"""
         edges = [np.concatenate([[0], np.cumsum(self.chunks[name])]) for name in ("words", "rows", "links")]
@@ -166,6 +164,11 @@ class StoredCounts:
 
     def _damaged(self, path: Path, why: str) -> FormatError:
         return FormatError(f"{path} is damaged ({why}); count the text again")
+
+    @property
+    def words(self) -> np.ndarray:
+        """How often each word of the vocabulary occurs, `<S>` once in each segment. (words,) int64"""
+        return read_array(self.folder / WORDS)
 
     @property
     def bytes(self) -> int:

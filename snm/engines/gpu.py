@@ -55,9 +55,10 @@ class GpuEngine:
 
     def _blocks_of(self, text: Text, extractor: Extractor) -> TokenBlocks:
         """The text on the device, where it stays until the matrix is written."""
-        if self._blocks is None or self._blocks.host_tokens is not text.tokens:
-            self._blocks = TokenBlocks(text.tokens, extractor, self.device)
-        return self._blocks
+        known = self._blocks
+        if known is None or known.host_tokens is not text.tokens or known.extractor is not extractor:
+            self._blocks = known = TokenBlocks(text.tokens, extractor, self.device)
+        return known
 
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> TrainingEvents:
         s = self.settings

@@ -33,6 +33,7 @@ class Extractor:
         self._orders = int(max(self.templates["remote"].max(), self.templates["adjacent"].max())) + 1
         self._families = self._make_families()
         self.has_families = bool(self._families)
+        self._left_out = 0  # templates of the specification that stand before those of families, and are not used
         self.n_templates = len(spec.templates)
         # events of a block, whose keys stay in the cache: an odd multiple of 64, so that the keys of one event are not
         # all in the same few sets of the first-level cache
@@ -63,6 +64,21 @@ class Extractor:
         made.templates, made._families = self.templates[chosen], []
         made.templates["first_of_type"] = np.arange(len(chosen))
         made._orders, made.n_templates = int(made.templates["adjacent"].max()) + 1, len(chosen)
+        return made
+
+    def part(self, by_class: bool) -> Extractor:
+        """The same keys, of the features that use classes, or of those that do not; and the empty feature.
+
+        The features without classes need none.
+        """
+        chosen = np.flatnonzero((self.templates["by_class"] == by_class) | (np.arange(len(self.templates)) == 0))
+        made = copy(self)
+        made.templates, made._families = self.templates[chosen], [] if by_class else self._families
+        made.templates["first_of_type"] = np.searchsorted(chosen, made.templates["first_of_type"])
+        made._left_out = len(self.templates) - len(chosen)
+        made.n_templates = len(chosen) + sum(family.columns for family, _, _ in made._families)
+        made.has_families = bool(made._families)
+        made.classes = self.classes if by_class else None
         return made
 
     @property
@@ -128,7 +144,7 @@ class Extractor:
             template = next(q for q, t in enumerate(self.spec.templates) if t.type_index == type_index)
             salt, tag = np.uint64(self.spec.types[type_index].salt), np.uint64(self.layout.type_tag(type_index))
             feature_kernels.family_keys(
-                values[column, first:], position[first:], salt, self._hash_mask, tag, keys[template]
+                values[column, first:], position[first:], salt, self._hash_mask, tag, keys[template - self._left_out]
             )
 
     def check_families(self, tokens: np.ndarray) -> None:

@@ -47,6 +47,17 @@ def encode(rows: Rows, least_key: int, key_bits: int, target_bits: int, gap_bits
     return [int(bits[i : i + 64][::-1], 2) for i in range(0, len(bits), 64)]
 
 
+def merge(*parts: Rows) -> Rows:
+    """The sum of several parts."""
+    summed: dict[int, dict[int, int]] = {}
+    for part in parts:
+        for key, links in part:
+            row = summed.setdefault(key, {})
+            for target, count in links:
+                row[target] = row.get(target, 0) + count
+    return [(key, sorted(row.items())) for key, row in sorted(summed.items())]
+
+
 class Bits:
     """Reads what `encode` has written."""
 
