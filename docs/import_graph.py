@@ -28,6 +28,7 @@ ROOMS: list[list[str]] = [
     ["loading"],
     ["evaluation", "mixing", "settings"],
     ["engines"],
+    ["disk"],
     ["pipeline"],
     ["reproduction", "demo", "warmup"],
     ["cli"],

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from snm import devices, engines
+from snm import devices, disk, engines
 from snm.adjustment.events import TrainingEvents
 from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
@@ -31,6 +31,7 @@ from snm.baselines.backoff.orders import Orders
 from snm.baselines.backoff.stupid_backoff import StupidBackoff
 from snm.baselines.neural.settings import require_torch
 from snm.counts.counting import unigram_row
+from snm.counts.forecast import forecast
 from snm.counts.store import CountsWriter, StoredCounts
 from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
@@ -65,7 +66,6 @@ WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, a
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
-ROW_BYTES, LINK_BYTES = 10, 7  # disk of a row and of a link, in counts and matrix
 COUNTS = "counts"  # folder of the counts in that of the model, while it is trained
 
 
@@ -174,6 +174,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
+    check_disk(job, texts.whole, extractor, events, texts.counted_again)
     counted = count(job, engine, texts.train, extractor, words, events)
     adjustment, training = adjust(job, engine, texts, extractor, counted, events)
     del events
@@ -194,6 +195,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
 def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, Texts(text, text), vocabulary)
+    check_disk(job, text, extractor, None, again=False)
     smooth(job, text, extractor, figures)
 
 
@@ -333,26 +335,30 @@ def count(
     counting = engine.count(text, extractor, job.settings.prune, events, job.writer)
     job.notify(f"{counting.links:,} features of events, {len(extractor.spec.templates)} an event at most")
     store = CountsWriter(job.writer.folder / COUNTS, extractor.layout)
-    checked = False
     try:
         for part in counting:
-            if not checked and counting.done:
-                _check_disk(job, part.rows, part.links, counting.done, len(extractor.vocabulary))
-                checked = True
             store.append(part)
     finally:
         store.close()
     return Counted(unigram_row(words, extractor.vocabulary), store.finish(words))
 
 
-def _check_disk(job: Job, rows: int, links: int, share: float, words: int) -> None:
-    """Forecast the disk that all counts take from the first part of them, and raise an error if it is too little."""
-    needed = (ROW_BYTES * rows + LINK_BYTES * links) / share + LINK_BYTES * words
-    free = shutil.disk_usage(job.writer.folder).free
-    message = f"about {needed / 1e6:,.0f} MB of disk are needed, {free / 1e6:,.0f} MB are free"
-    job.notify(message)
-    if needed > free:
-        raise SettingsError(f"{message}: choose fewer features, or prune more (--prune)")
+def check_disk(job: Job, text: Text, extractor: Extractor, events: TrainingEvents | None, again: bool) -> None:
+    """Forecast the disk that the training takes, and raise an error if less is free.
+
+    The counts are forecast if all disk would not be enough for the worst text of this length: that takes a walk.
+    """
+    s, folder = job.settings, job.writer.folder
+    if disk.most_bytes(len(text.tokens), extractor.n_templates, s) <= shutil.disk_usage(folder).free:
+        return
+    prune = s.prune if s.model == "snm" else 1
+    with job.progress("forecasting", len(text.tokens)) as bar:
+        made = forecast(text, extractor, prune, s.weight_bits // 8, disk.has_singles(s), s.threads, bar)
+    if s.model == "snm":
+        on_disk = events is not None and events.on_disk
+        disk.check(disk.snm_stages(made, s, 0, on_disk, again), folder, job.notify)
+    else:
+        disk.check(disk.backoff_stages(made, s, 0), folder, job.notify)
 
 
 # ---------------------------------------------------------------------------------------------

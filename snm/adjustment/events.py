@@ -37,6 +37,10 @@ class TrainingEvents(Protocol):
     def events(self) -> int:
         """How many."""
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether the counts are on disk, not in memory."""
+
     def mean_features(self, leave_one_out: bool) -> float:
         """Mean number of features of an event that training uses."""
 
@@ -82,6 +86,10 @@ class AnnotatedEvents:
 
     def __len__(self) -> int:
         return len(self.text.tokens)
+
+    @property
+    def on_disk(self) -> bool:
+        return self._disk is not None
 
     @property
     def unigrams(self) -> Unigrams:

@@ -79,14 +79,8 @@ class CpuEngine:
         events = AnnotatedEvents(text, extractor, unigrams, memory, writer.temporary_file, chosen)
         if chosen is not None:
             self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
-        if not events.bytes_in_memory:
-            free = shutil.disk_usage(writer.folder).free
-            message = f"the counts of events need up to {events.bytes_needed / 1e6:,.0f} MB of disk"
-            if events.bytes_needed > free:
-                raise SettingsError(
-                    f"{message}, {free / 1e6:,.0f} MB are free; choose fewer features, or give more --memory"
-                )
-            self.notify(message)
+        if events.on_disk:
+            self.notify(f"the counts of events need up to {events.bytes_needed / 1e6:,.0f} MB of disk")
         return events
 
     def count(

@@ -30,6 +30,8 @@ class TensorEvents:
     values: (tokens * n + 1,) int32, for n = templates - 1; the last entry receives the counts of all other events.
     """
 
+    on_disk = False
+
     def __init__(self, text: TokenBlocks, unigrams: Counts, chosen: np.ndarray | None) -> None:
         """`chosen`: mask of the tokens whose events are used; None for all. (tokens,) bool"""
         device = text.device
