@@ -1,53 +1,46 @@
-"""The disk that a training takes: what lives at the same time in each of its stages, from a forecast of the counts."""
+"""The disk that a training takes: what is there at the same time in each of its stages, from a forecast of the counts."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from snm.baselines.backoff.orders import MAX_WALKS as MAX_ORDER_WALKS
+from snm.baselines.backoff.orders import NUMBER_BYTES
 from snm.counts.forecast import Forecast
 from snm.counts.walks import LINK_BYTES
-from snm.engines.cpu import MAX_WALKS
+from snm.engines.cpu import spill_phases
 from snm.errors import SettingsError
 from snm.layouts.matrix import page_bits
 from snm.progress import Notify
 from snm.settings import Settings
 
-TOKEN_BYTES = 4
-SPILL_SHARE = 1 / 3  # of the free disk, at most, for spilled links
 PAGE_BYTES = 8  # of a page's start and, while the matrix is written, its size
 WORD_BYTES = 24  # of a word in the vocabulary, and of arrays with an entry for every word
-LEVEL_BYTES, NUMBER_BYTES = 1, 8  # of an event, while a backoff model is estimated
-ROW_BYTES, ORDER_LINK_BYTES = 16, 8  # of an order that has been estimated
-MODEL_ROW_BYTES = 21  # of a finished backoff model; a link as before
+LEVEL_BYTES = 1  # of an event of a Kneser-Ney model
+ROW_BYTES, ROW_LINK_BYTES = 16, 8  # of an order that has been estimated
+MODEL_ROW_BYTES = 21  # of a finished backoff model, its index included; a link as before
 MOST_BYTES, MOST_EVENT_BYTES = 12, 5  # of a feature of an event in counts or matrix, and as an annotation, at most
 
 
-class Stage(NamedTuple):
-    """A stage of a training, and the bytes that are on disk while it runs, beside the tokens."""
+@dataclass(frozen=True)
+class Spill:
+    """Links that are written to disk to be sorted."""
 
-    name: str
-    kept: float
-    spilled: float = 0.0  # links; they take less where less disk is free
-
-    @property
-    def bytes(self) -> float:
-        return self.kept + self.spilled
+    phases: int = 0  # 0: none are
+    bytes: int = 0  # of one phase
 
 
-def spilled_bytes(links: float, partition_bytes: int, partitions: int | None, free: int, link_bytes: int = 8) -> float:
-    """Bytes of links that are spilled at a time; 0 if few walks over the text suffice."""
-    if (partitions or links * link_bytes / partition_bytes) <= MAX_WALKS:
-        return 0.0
-    return min(links * link_bytes, SPILL_SHARE * free)
+def snm_spill(f: Forecast, templates: int, settings: Settings, partition_bytes: int, free: int) -> Spill:
+    """What counting an SNM spills, as the CPU engine decides."""
+    return Spill(*spill_phases(f.tokens * (templates - 1) * LINK_BYTES, partition_bytes, settings.partitions, free))
 
 
-def matrix_bytes(f: Forecast, settings: Settings) -> float:
-    """Bytes of the matrix and the vocabulary."""
-    singles = f.words * len(settings.spec.types) * settings.weight_bits // 8 if has_singles(settings) else 0
-    return f.pages_bytes + PAGE_BYTES * (1 << page_bits(int(f.rows))) + WORD_BYTES * f.words + singles
+def backoff_spill(f: Forecast, partition_bytes: int, free: int) -> Spill:
+    """What an order of a backoff model spills: n-grams, and the numbers that they bring along."""
+    needed = f.tokens * (LINK_BYTES + NUMBER_BYTES)
+    return Spill(1, needed) if MAX_ORDER_WALKS * partition_bytes < needed < free // 2 else Spill()
 
 
 def has_singles(settings: Settings) -> bool:
@@ -55,51 +48,76 @@ def has_singles(settings: Settings) -> bool:
     return settings.training.loss == "leave-one-out"
 
 
-def snm_stages(f: Forecast, settings: Settings, spilled: float, events_on_disk: bool, again: bool) -> list[Stage]:
-    """The stages of an SNM. `again`: it is counted a second time, with the text that was held out."""
+def matrix_bytes(f: Forecast, settings: Settings) -> float:
+    """Bytes of the matrix and the vocabulary."""
+    singles = f.words * len(settings.spec.types) * settings.weight_bits // 8 if has_singles(settings) else 0
+    return f.pages_bytes + (PAGE_BYTES << page_bits(int(f.rows))) + WORD_BYTES * f.words + singles
+
+
+def backoff_bytes(f: Forecast) -> float:
+    """Bytes of a backoff model."""
+    return MODEL_ROW_BYTES * f.rows + ROW_LINK_BYTES * (f.links + f.words) + WORD_BYTES * f.words
+
+
+def snm_stages(f: Forecast, settings: Settings, spill: Spill, events_on_disk: bool, again: bool) -> dict[str, float]:
+    """Bytes on disk beside the tokens, at most, in each stage of an SNM. `again`: it is counted a second time."""
     events, matrix = f.events_bytes if events_on_disk else 0.0, matrix_bytes(f, settings)
-    stages = [
-        Stage("counting", f.counts_bytes + events, spilled),
-        Stage("learning", f.counts_bytes + events),
-        Stage("building", max(f.counts_bytes, matrix)),  # the disk of counts that were read is given back
-        Stage("gating", matrix),
-    ]
+    counts, building = f.counts_bytes, max(f.counts_bytes, matrix)  # the disk of counts that were read is given back
+    stages = {
+        "counting": max(counts + events, _last_phase(counts + events, spill)),
+        "training": counts + events,
+        "building": building,
+    }
     if again:
-        stages += [Stage("counting again", f.counts_bytes, spilled), stages[2]._replace(name="building again")]
-    return [*stages, Stage("writing", matrix)]
+        stages |= {"counting again": max(counts, _last_phase(counts, spill)), "building again": building}
+    return stages | {"writing": matrix}
 
 
-def backoff_stages(f: Forecast, settings: Settings, spilled: float) -> list[Stage]:
-    """The stages of a backoff model, see `snm.baselines.backoff.orders`. `spilled`: of n-grams without numbers."""
-    rows, links = f.rows_by_type, f.links_by_type
-    orders, levels = len(rows), LEVEL_BYTES * f.tokens if settings.model == "kn" else 0
-    stages, finished = [], 0.0
-    if settings.model == "kn":
-        stages.append(Stage("counting", levels + LEVEL_BYTES * f.tokens, spilled))
+def _last_phase(kept: float, spill: Spill) -> float:
+    """Bytes when the last phase has been spilled: its links, and what earlier phases have left."""
+    return spill.bytes + kept * (spill.phases - 1) / spill.phases if spill.phases else 0.0
+
+
+def backoff_stages(f: Forecast, settings: Settings, spill: Spill) -> dict[str, float]:
+    """Bytes on disk beside the tokens, at most, in each stage; see `snm.baselines.backoff.orders`."""
+    rows, links, first_events = f.rows_by_type, f.links_by_type, settings.model == "kn"
+    levels = LEVEL_BYTES * f.tokens if first_events else 0
+    stages = {"counting": 2.0 * levels + spill.bytes / 2} if first_events else {}
+    finished, orders = 0.0, len(rows)
     for order in range(2, orders + 1):
-        finished += ROW_BYTES * rows[order - 1] + ORDER_LINK_BYTES * links[order - 1]
-        takes_part = float(links[order]) if settings.model == "kn" and order < orders else f.tokens
-        returned = NUMBER_BYTES * min(takes_part, f.tokens) if order < orders else 0.0
+        finished += ROW_BYTES * rows[order - 1] + ROW_LINK_BYTES * links[order - 1]
+        # Kneser-Ney estimates an order from the first events of the next longer n-grams, the highest from all
+        taking_part = f.tokens if order == orders or not first_events else min(float(links[order]), f.tokens)
+        returned = NUMBER_BYTES * taking_part if order < orders else 0.0
         kept = levels + NUMBER_BYTES * f.tokens + returned + finished
-        stages.append(Stage(f"estimating {order}-grams", kept, 2 * spilled))
-    model = MODEL_ROW_BYTES * rows.sum() + ORDER_LINK_BYTES * links.sum() + WORD_BYTES * f.words
-    return [*stages, Stage("merging", levels + max(finished, model)), Stage("writing", model)]
+        stages["estimating"] = max(stages.get("estimating", 0.0), kept + spill.bytes)
+    model = backoff_bytes(f)
+    return stages | {"merging": levels + max(finished, model), "writing": model}
 
 
 def most_bytes(tokens: int, templates: int, settings: Settings) -> int:
-    """Bytes beside the tokens that a training takes at most, whatever the text is."""
+    """Bytes beside the tokens that a training takes at most, whatever the text is, without spilled links."""
     if settings.model == "snm":
         return tokens * (templates - 1) * (MOST_BYTES + MOST_EVENT_BYTES)
-    per_order = MODEL_ROW_BYTES + ORDER_LINK_BYTES
+    per_order = MODEL_ROW_BYTES + ROW_LINK_BYTES
     return tokens * (2 * LEVEL_BYTES + 2 * NUMBER_BYTES + per_order * (templates - 1))
 
 
-def check(stages: Iterable[Stage], folder: Path, notify: Notify) -> None:
-    """Raise an error if a stage needs more disk than is free. Spilled links take less if less is free."""
-    needed, free = max(stage.kept for stage in stages), shutil.disk_usage(folder).free
-    message = f"about {needed / 1e6:,.0f} MB of disk are needed, {free / 1e6:,.0f} MB are free"
+def free_bytes(folder: Path) -> int:
+    """Free disk of the file system that has a folder."""
+    return shutil.disk_usage(folder).free
+
+
+def check(needed: float, free: int, notify: Notify) -> None:
+    """Say how much disk is needed, and raise an error if less is free."""
+    message = f"training needs about {size(needed)} of disk at its peak, {size(free)} are free"
     notify(message)
     if needed > free:
         raise SettingsError(
             f"{message}: free some, write to another disk, or choose fewer features (--prune, --preset)"
         )
+
+
+def size(n: float) -> str:
+    """Bytes for a message."""
+    return f"{n / 1e9:,.1f} GB" if n >= 1e9 else f"{n / 1e6:,.0f} MB"

@@ -9,7 +9,6 @@ gate stay.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from snm.baselines.backoff.orders import Orders
 from snm.baselines.backoff.stupid_backoff import StupidBackoff
 from snm.baselines.neural.settings import require_torch
 from snm.counts.counting import unigram_row
-from snm.counts.forecast import forecast
+from snm.counts.forecast import Forecast, forecast
 from snm.counts.store import CountsWriter, StoredCounts
 from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
@@ -48,7 +47,7 @@ from snm.loading import load
 from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
-from snm.progress import Notify, Progress, ignore, silent
+from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.scoring.model import SnmModel
 from snm.settings import NEURAL, Settings
 from snm.storage import VOCABULARY, ModelWriter
@@ -65,6 +64,7 @@ VOCABULARY_SHARE = 0.45  # of the memory beside the program's, for arrays with a
 WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, and for each type of features
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
+MIN_EVENTS_FOR_FORECAST = 1_000_000  # of the disk; below, it takes little
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
 COUNTS = "counts"  # folder of the counts in that of the model, while it is trained
 
@@ -174,7 +174,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
-    check_disk(job, texts.whole, extractor, events, texts.counted_again)
+    check_disk(job, texts, extractor, engine, events)
     counted = count(job, engine, texts.train, extractor, words, events)
     adjustment, training = adjust(job, engine, texts, extractor, counted, events)
     del events
@@ -194,8 +194,9 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
 
 def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
     figures = text_figures(job, text, vocabulary)
-    extractor = make_extractor(job, Texts(text, text), vocabulary)
-    check_disk(job, text, extractor, None, again=False)
+    texts = Texts(text, text)
+    extractor = make_extractor(job, texts, vocabulary)
+    check_disk(job, texts, extractor)
     smooth(job, text, extractor, figures)
 
 
@@ -343,22 +344,37 @@ def count(
     return Counted(unigram_row(words, extractor.vocabulary), store.finish(words))
 
 
-def check_disk(job: Job, text: Text, extractor: Extractor, events: TrainingEvents | None, again: bool) -> None:
-    """Forecast the disk that the training takes, and raise an error if less is free.
+def check_disk(
+    job: Job, texts: Texts, extractor: Extractor, engine: Engine | None = None, events: TrainingEvents | None = None
+) -> None:
+    """Forecast the disk that the training takes beside the tokens, and raise an error if less is free.
 
-    The counts are forecast if all disk would not be enough for the worst text of this length: that takes a walk.
+    A short text is forecast only if the disk might be too small for it. `engine`: None for a backoff model.
     """
-    s, folder = job.settings, job.writer.folder
-    if disk.most_bytes(len(text.tokens), extractor.n_templates, s) <= shutil.disk_usage(folder).free:
+    s, text, free = job.settings, texts.whole, disk.free_bytes(job.writer.folder)
+    most = disk.most_bytes(len(text.tokens), extractor.n_templates, s)
+    if most <= free and text.events < MIN_EVENTS_FOR_FORECAST:
         return
-    prune = s.prune if s.model == "snm" else 1
     with job.progress("forecasting", len(text.tokens)) as bar:
-        made = forecast(text, extractor, prune, s.weight_bits // 8, disk.has_singles(s), s.threads, bar)
-    if s.model == "snm":
-        on_disk = events is not None and events.on_disk
-        disk.check(disk.snm_stages(made, s, 0, on_disk, again), folder, job.notify)
+        made = forecast_counts(s, text, extractor, bar)
+    taken, on_disk = (0, False) if events is None else (events.bytes_in_memory, events.on_disk)
+    partition = partition_bytes(s.memory, len(text.tokens), taken)
+    if engine is None:
+        stages = disk.backoff_stages(made, s, disk.backoff_spill(made, partition, free))
     else:
-        disk.check(disk.backoff_stages(made, s, 0), folder, job.notify)
+        spills = engine.name == "cpu"
+        spill = disk.snm_spill(made, extractor.n_templates, s, partition, free) if spills else disk.Spill()
+        stages = disk.snm_stages(made, s, spill, on_disk, texts.counted_again)
+    disk.check(max(stages.values()), free, job.notify)
+
+
+def forecast_counts(
+    settings: Settings, text: Text, extractor: Extractor, advance: Advance = ignore, buckets: int | None = None
+) -> Forecast:
+    """The counts of a text as the settings have them; see `snm.counts.forecast`."""
+    prune = settings.prune if settings.model == "snm" else 1
+    singles, code_bytes = disk.has_singles(settings), settings.weight_bits // 8
+    return forecast(text, extractor, prune, code_bytes, singles, settings.threads, advance, buckets)
 
 
 # ---------------------------------------------------------------------------------------------

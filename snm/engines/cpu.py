@@ -56,6 +56,18 @@ def partition_bytes(memory: int, tokens: int, taken: int = 0) -> int:
     return max(free, MIN_PARTITION_BYTES)
 
 
+def spill_phases(link_bytes: int, partition_bytes: int, partitions: int | None, free: int) -> tuple[int, int]:
+    """In how many phases to spill links, and bytes of a phase at most; (0, 0) to walk instead.
+
+    `link_bytes` of all links; `free` bytes of disk.
+    """
+    share = int(SPILL_SHARE * free)
+    phases = -(-link_bytes // max(1, share))
+    if (partitions or link_bytes / partition_bytes) < MAX_WALKS + phases:
+        return 0, 0
+    return phases, min(link_bytes, share)
+
+
 class CpuEngine:
     """See `snm.engines.Engine`."""
 
@@ -106,11 +118,10 @@ class CpuEngine:
     def _spill_phases(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> int:
         """In how many phases to spill links, each of which takes a share of the free disk; 0 to walk instead."""
         needed = text.events * (extractor.n_templates - 1) * LINK_BYTES
-        share = int(SPILL_SHARE * shutil.disk_usage(writer.folder).free)
-        phases = -(-needed // max(1, share))
-        if (self.settings.partitions or needed / partition_bytes) < MAX_WALKS + phases:
-            return 0
-        self.notify(f"counting needs up to {min(needed, share) / 1e6:,.0f} MB of disk: memory is small for this text")
+        free = shutil.disk_usage(writer.folder).free
+        phases, spilled = spill_phases(needed, partition_bytes, self.settings.partitions, free)
+        if phases:
+            self.notify(f"counting needs up to {spilled / 1e6:,.0f} MB of disk: memory is small for this text")
         return phases
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
