@@ -20,7 +20,7 @@ from snm.layouts.matrix import Spread, page_bits
 from snm.progress import Advance, ignore
 from snm.text.encoding import Text
 
-SAMPLED_LINKS = 1 << 20  # about as many are collected, repeats included
+SAMPLED_LINKS = 1 << 19  # about as many are collected, repeats included
 HELD_LINKS = 4 * SAMPLED_LINKS  # that are held before equal ones are added up: a sample may have a frequent feature
 WALKED_TOKENS = 1 << 18  # walked over by a thread at a time
 
@@ -105,7 +105,7 @@ def _collect(
         features, found = np.zeros(extractor.n_templates - 1, np.int64), list[tuple[np.ndarray, np.ndarray]]()
         for start, stop in extractor.blocks(*tokens):
             keys = extractor.keys(text.tokens, start, stop)[1:]
-            features += np.count_nonzero(keys, axis=1)
+            features += [np.count_nonzero(row) for row in keys]
             keys = keys.ravel()
             sampled = np.flatnonzero((keys - np.uint64(1)) < last)  # 0, no feature, becomes the largest number
             found.append((keys[sampled], text.tokens[start:stop][sampled % (stop - start)]))
