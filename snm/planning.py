@@ -22,14 +22,13 @@ from snm.arguments import functions, shown
 from snm.counts.counting import ENOUGH_PARTITIONS, MAX_SORTED_TOGETHER, SMALL_PARTITION, SORT_BYTES, VALUE_BYTES
 from snm.counts.forecast import Forecast, chosen_buckets
 from snm.counts.walks import LINK_BYTES
-from snm.engines.cpu import EVENTS_SHARE, GROWTH_BYTES, TOKEN_BYTES, CpuEngine, partition_bytes
+from snm.engines.cpu import EVENTS_SHARE, GROWTH_BYTES, PROGRAM_BYTES, TOKEN_BYTES, CpuEngine, partition_bytes
 from snm.errors import InputError, SettingsError
 from snm.features.extraction import Extractor
 from snm.gate.fitting import MIN_EVENTS
 from snm.layouts.keys import KeyLayout
 from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.settings import NEURAL, Settings
-from snm.system import resident_bytes
 from snm.text import classes
 from snm.text.encoding import Text, encode_files, read_corpus, read_vocabulary
 from snm.text.files import NEWLINE, STDIN, Files, find_files, is_packed, read_beginning
@@ -39,7 +38,8 @@ SAMPLE_BYTES = 64 << 20
 PIECES = 64  # of the sample: a power of two
 DOUBLINGS = 3  # growth is measured from an eighth of the sample on
 SAMPLED_LINKS = 1 << 21  # of the whole sample, to forecast its counts
-WARM_BYTES = 1 << 20  # of text for a training that is not timed: it loads compiled kernels
+SMALL_BYTES, TIMED_SHARE = 1 << 20, 4  # the two trainings that are timed: bytes of text, and a share of the sample
+CLASSES_GROWTH = 0.6  # exponent: of the time of learning word classes, by the tokens
 ORDER_BYTES = 24  # memory of an n-gram of a backoff model: key, number and result
 CLASS_TOKENS = 1_000_000  # that word classes are learned from, for the forecast
 STAGES = ("reading", "word classes", "counting", "training", "building", "gating", "estimating", "merging", "writing")
@@ -68,6 +68,7 @@ class Plan:
     model_bytes: int
     seconds: float
     seconds_by_stage: dict[str, float]
+    cpu_seconds: float
     nodes: int
     tasks: int  # of counting, on a cluster: each counts a partition
     moved_bytes: int  # between nodes
@@ -280,6 +281,7 @@ class Planner:
         tasks = max(counting.partitions, nodes) if nodes > 1 else counting.partitions
         if nodes > 1:
             seconds["counting"] = _on_nodes(seconds["counting"], counting.partitions, tasks, nodes)
+        wall, cpu = {stage: round(float(n[0]), 1) for stage, n in seconds.items()}, sum(n[1] for n in seconds.values())
         tokens = TOKEN_BYTES * forecast.tokens
         stages = {"reading": tokens, **{name: round(tokens + n) for name, n in self.disk(forecast, counting).items()}}
         moved = nodes * tokens + forecast.counts_bytes + forecast.events_bytes if nodes > 1 else 0
@@ -289,7 +291,7 @@ class Planner:
             words=forecast.words, rows=round(1 + forecast.rows), links=round(forecast.links + forecast.words),
             partitions=counting.partitions, spilled_bytes=counting.spill.bytes, memory=round(counting.memory),
             disk=max(stages.values()), disk_by_stage=stages, free=self.free, model_bytes=round(model),
-            seconds=round(sum(seconds.values()), 1), seconds_by_stage={k: round(v, 1) for k, v in seconds.items()},
+            seconds=round(sum(wall.values()), 1), seconds_by_stage=wall, cpu_seconds=round(cpu, 1),
             nodes=nodes, tasks=tasks, moved_bytes=round(moved),
         )  # fmt: skip
 
@@ -337,9 +339,9 @@ class Planner:
 
     def counting(self, f: Forecast) -> Counting:
         """Partitions, memory and what is spilled, by the rules of the CPU engine."""
-        program, memory = resident_bytes(), self.settings.memory
+        program, memory = PROGRAM_BYTES, self.settings.memory
         if not self.is_snm:
-            partition = partition_bytes(memory, f.tokens)
+            partition = partition_bytes(memory, f.tokens, 0, program)
             needed = ORDER_BYTES * f.tokens
             spill = disk.backoff_spill(f, partition, self.free)
             peak = program + GROWTH_BYTES + min(needed, partition)
@@ -351,14 +353,14 @@ class Planner:
         share = int(EVENTS_SHARE * engine.array_bytes)
         events_on_disk = annotated > share
         in_memory = 0 if events_on_disk else annotated
-        available = partition_bytes(memory, f.tokens, in_memory)
+        available = partition_bytes(memory, f.tokens, in_memory, program)
         partition, scratch = self._partition(f, available, annotated > 0)
         needed = LINK_BYTES * f.features
         partitions = self.settings.partitions or -(-needed // partition)
         spill = disk.snm_spill(f, self.templates, self.settings, available, self.free)
         slots = training.table_slots(round(f.links + f.words), engine.max_slots)
         while_counting = min(needed, partition) + scratch + in_memory + GROWTH_BYTES
-        while_training = slots * training.bytes_per_slot + min(annotated, share) + GROWTH_BYTES
+        while_training = slots * training.bytes_per_slot + min(annotated, share)
         peak = program + max(while_counting, while_training)
         return Counting(partitions, spill, events_on_disk, slots, min(peak, memory))
 
@@ -377,46 +379,68 @@ class Planner:
             return disk.snm_stages(f, self.settings, counting.spill, counting.events_on_disk, self.counted_again)
         return disk.backoff_stages(f, self.settings, counting.spill)
 
-    def seconds(self, f: Forecast, counting: Counting) -> dict[str, float]:
-        """Seconds of each stage of the whole training, from those of a training on a part of the sample.
+    def seconds(self, f: Forecast, counting: Counting) -> dict[str, np.ndarray]:
+        """Wall and CPU seconds of each stage of the whole training, from two trainings on parts of the sample.
 
-        That has the partitions and slots of the whole training. Held-out text is as long as that will be.
+        They have the partitions and slots of the whole training. Held-out text is as long as that will be.
         """
-        s, sample = self.settings, self.sample
-        path = sample.file("timed", sample.bytes if sample.whole else sample.bytes // 2)
-        ratio = max(1.0, sample.text_bytes / path.stat().st_size)
-        dev = self.dev
+        sample, dev = self.sample, self.dev
         if dev is None and self.held_out:
             dev = sample.file("held-out", sample.bytes * self.held_out / sample.text.events)
-        tried = replace(s, min_count=max(1, round(s.min_count / ratio)))
-        if self.is_snm:
-            events = None if s.training.events is None else max(1, int(s.training.events / ratio))
-            training = replace(s.training, slots=counting.slots, events=events)
-            tried = replace(tried, training=training, partitions=counting.partitions)
-        self._train(sample.file("warm", WARM_BYTES), tried, dev, silent)
-        clock = Clock()
-        with self.progress("timing", 1):
-            links = self._train(path, tried, dev, clock.progress)
-        factors = dict.fromkeys(STAGES, ratio) | dict.fromkeys(("building", "merging", "writing"), f.links / links)
-        tokens = self.events / ratio
-        factors["word classes"] = min(self.events, classes.MAX_TOKENS) / min(tokens, classes.MAX_TOKENS)
-        factors["gating"] = 1.0
-        if s.training.loss == "multinomial":
-            factors["training"] = 1.0
-        seconds = {stage: n * factors[stage] for stage, n in clock.stop().items() if n}
+        small, large = (
+            sample.file("small", SMALL_BYTES),
+            sample.file("large", max(sample.bytes / TIMED_SHARE, 4 * SMALL_BYTES)),
+        )
+        ratio = sample.text_bytes / large.stat().st_size
+        with self.progress("timing", 3) as bar:
+            self._train(small, self._tried(counting, ratio), dev)  # loads compiled kernels
+            bar(1)
+            short, few = self._train(small, replace(self._tried(counting, ratio), gate=0), dev)
+            bar(1)
+            long, links = self._train(large, self._tried(counting, ratio), dev)
+            bar(1)
+        seconds = {}
+        for stage in STAGES:
+            of_links = stage in ("building", "merging", "writing")
+            sizes = (
+                (few, links, f.links) if of_links else (small.stat().st_size, large.stat().st_size, sample.text_bytes)
+            )
+            seconds[stage] = _continued(short[stage], long[stage], *map(float, sizes))
+        tokens = np.minimum([self.events / ratio, self.events], classes.MAX_TOKENS)
+        seconds["word classes"] = long["word classes"] * (tokens[1] / tokens[0]) ** CLASSES_GROWTH
+        seconds["gating"] = long["gating"]
+        if self.settings.training.loss == "multinomial":
+            seconds["training"] = long["training"]
         if self.counted_again:
             seconds |= {f"{stage} again": seconds[stage] for stage in ("counting", "building")}
-        return seconds
+        return {stage: both for stage, both in seconds.items() if both.any()}
 
-    def _train(self, path: Path, settings: Settings, dev: Files | None, progress: Progress) -> int:
-        """Train on a file; return the number of links."""
-        with pipeline.train(
-            [path], self.sample.folder / "model", settings, dev=dev, force=True, progress=progress
-        ) as m:
-            return int(m.manifest["links"])
+    def _tried(self, counting: Counting, ratio: float) -> Settings:
+        """The settings of a training on a part of the text."""
+        s = self.settings
+        s = replace(s, min_count=max(1, round(s.min_count / ratio)))
+        if not self.is_snm:
+            return s
+        events = None if s.training.events is None else max(1, int(s.training.events / ratio))
+        training = replace(s.training, slots=counting.slots, events=events)
+        return replace(s, training=training, partitions=counting.partitions)
+
+    def _train(self, path: Path, settings: Settings, dev: Files | None) -> tuple[dict[str, np.ndarray], int]:
+        """Train on a file: seconds of each stage, and the number of links."""
+        clock, folder = Clock(), self.sample.folder / "model"
+        with pipeline.train([path], folder, settings, dev=dev, force=True, progress=clock.progress) as model:
+            return clock.stop(), int(model.manifest["links"])
 
 
-def _on_nodes(seconds: float, partitions: int, tasks: int, nodes: int) -> float:
+def _continued(short: np.ndarray, long: np.ndarray, small: float, large: float, whole: float) -> np.ndarray:
+    """The straight line through two times, at another size; from 0 on if both sizes are nearly the same."""
+    if large < 2 * small:
+        return long * whole / large
+    made: np.ndarray = long + np.maximum(long - short, 0) * (whole - large) / (large - small)
+    return made
+
+
+def _on_nodes(seconds: np.ndarray, partitions: int, tasks: int, nodes: int) -> np.ndarray:
     """Seconds of counting on several nodes. A third of a partition's time is its walk, which each task has."""
     walk, rest = seconds / 3 / partitions, seconds * 2 / 3
     return -(-tasks // nodes) * (walk + rest / tasks)
@@ -426,11 +450,15 @@ class Clock:
     """Divides the time of a training between its stages, which have progress bars."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(STAGES, 0.0)
-        self._stage, self._begun = STAGES[0], time.perf_counter()
+        self._seconds = {stage: np.zeros(2) for stage in STAGES}
+        self._stage, self._begun = STAGES[0], self._now()
+
+    @staticmethod
+    def _now() -> np.ndarray:
+        return np.array([time.perf_counter(), time.process_time()])
 
     def _enter(self, stage: str) -> None:
-        now = time.perf_counter()
+        now = self._now()
         self._seconds[self._stage] += now - self._begun
         self._stage, self._begun = stage, now
 
@@ -442,7 +470,7 @@ class Clock:
         if self._stage in AFTER:
             self._enter(AFTER[self._stage])
 
-    def stop(self) -> dict[str, float]:
-        """Seconds of each stage."""
+    def stop(self) -> dict[str, np.ndarray]:
+        """Wall and CPU seconds of each stage. (2,)"""
         self._enter("writing")
         return self._seconds

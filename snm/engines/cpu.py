@@ -44,15 +44,17 @@ ROWS_PER_BYTE = 1 / 1024  # rows of M that are made at one time, for each byte o
 MAX_ROWS = 1 << 21
 
 
-def partition_bytes(memory: int, tokens: int, taken: int = 0) -> int:
+def partition_bytes(memory: int, tokens: int, taken: int = 0, program: int | None = None) -> int:
     """Bytes for a partition: of `memory`, what nothing else takes. `taken`: by other arrays.
 
-    The measured memory changes the size of partitions, but never the counts.
+    `program`: what the program takes; by default what is measured. That changes the size of partitions, but never the
+    counts.
     """
     release_free_memory()
+    program = program or resident_bytes() or PROGRAM_BYTES
     pending = min(PENDING_BYTES, int(PENDING_SHARE * memory))
     cached = min(TOKEN_BYTES * tokens, int(TOKENS_SHARE * memory))
-    free = memory - (resident_bytes() or PROGRAM_BYTES) - GROWTH_BYTES - pending - cached - taken
+    free = memory - program - GROWTH_BYTES - pending - cached - taken
     return max(free, MIN_PARTITION_BYTES)
 
 
