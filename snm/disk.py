@@ -1,4 +1,4 @@
-"""The disk that a training takes: what is there at the same time in each of its stages, from a forecast of the counts."""
+"""The disk that a training takes: what is there at the same time in each stage, from a forecast of the counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from snm.layouts.matrix import page_bits
 from snm.progress import Notify
 from snm.settings import Settings
 
-PAGE_BYTES = 8  # of a page's start and, while the matrix is written, its size
+START_BYTES, SIZE_BYTES = 4, 4  # of a page: in the matrix and, while it is written, beside it
 WORD_BYTES = 24  # of a word in the vocabulary, and of arrays with an entry for every word
 LEVEL_BYTES = 1  # of an event of a Kneser-Ney model
 ROW_BYTES, ROW_LINK_BYTES = 16, 8  # of an order that has been estimated
@@ -51,7 +51,7 @@ def has_singles(settings: Settings) -> bool:
 def matrix_bytes(f: Forecast, settings: Settings) -> float:
     """Bytes of the matrix and the vocabulary."""
     singles = f.words * len(settings.spec.types) * settings.weight_bits // 8 if has_singles(settings) else 0
-    return f.pages_bytes + (PAGE_BYTES << page_bits(int(f.rows))) + WORD_BYTES * f.words + singles
+    return f.pages_bytes + (START_BYTES << page_bits(int(f.rows))) + WORD_BYTES * f.words + singles
 
 
 def backoff_bytes(f: Forecast) -> float:
@@ -62,7 +62,8 @@ def backoff_bytes(f: Forecast) -> float:
 def snm_stages(f: Forecast, settings: Settings, spill: Spill, events_on_disk: bool, again: bool) -> dict[str, float]:
     """Bytes on disk beside the tokens, at most, in each stage of an SNM. `again`: it is counted a second time."""
     events, matrix = f.events_bytes if events_on_disk else 0.0, matrix_bytes(f, settings)
-    counts, building = f.counts_bytes, max(f.counts_bytes, matrix)  # the disk of counts that were read is given back
+    counts = f.counts_bytes
+    building = max(counts, matrix + (SIZE_BYTES << page_bits(int(f.rows))))  # counts that were read are freed
     stages = {
         "counting": max(counts + events, _last_phase(counts + events, spill)),
         "training": counts + events,

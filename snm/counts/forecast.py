@@ -59,8 +59,8 @@ def forecast(
 ) -> Forecast:  # fmt: skip
     """Forecast the counts of a text.
 
-    `prune`: features seen less often are left out. `code_bytes` of a weight of the matrix; `singles`: features seen once
-    have no weights of their own in it. `chosen`: buckets to count; by default those of about SAMPLED_LINKS links.
+    `prune`: features seen less often are left out. `code_bytes` of a weight of the matrix; `singles`: features seen
+    once have no weights of their own in it. `chosen`: buckets to count; by default those of about SAMPLED_LINKS links.
     """
     layout, types = extractor.layout, len(extractor.spec.types)
     chosen = chosen or chosen_buckets(text, extractor)
@@ -95,9 +95,7 @@ Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Keys, targets, and how often each pair was seen."""
 
 
-def _collect(
-    text: Text, extractor: Extractor, chosen: int, threads: int, advance: Advance
-) -> tuple[np.ndarray, Pairs]:
+def _collect(text: Text, extractor: Extractor, chosen: int, threads: int, advance: Advance) -> tuple[np.ndarray, Pairs]:
     """Walk over a text: the features of all events, and the links of the first `chosen` buckets. (templates - 1,)"""
     last = np.uint64(((chosen << (64 - extractor.layout.bucket_bits)) - 1) & 0xFFFFFFFFFFFFFFFF)
 
