@@ -30,7 +30,7 @@ ROOMS: list[list[str]] = [
     ["engines"],
     ["disk"],
     ["pipeline"],
-    ["reproduction", "demo", "warmup"],
+    ["reproduction", "demo", "warmup", "planning"],
     ["cli"],
 ]
 BESIDE = ["reference"]

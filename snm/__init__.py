@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from snm.model import PerplexityReport as PerplexityReport
     from snm.model import StatefulModel as StatefulModel
     from snm.pipeline import train as train
+    from snm.planning.plan import Plan as Plan
+    from snm.planning.plan import plan as plan
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
     from snm.settings import Settings as Settings
@@ -53,6 +55,7 @@ _HOME = {
     "NetworkSettings": "baselines.neural.settings",
     "NeuralModel": "baselines.neural.model",
     "PerplexityReport": "model",
+    "Plan": "planning.plan",
     "Settings": "settings",
     "SnmError": "errors",
     "SnmModel": "scoring.model",
@@ -66,6 +69,7 @@ _HOME = {
     "load": "loading",
     "mix": "mixing",
     "paper_settings": "settings",
+    "plan": "planning.plan",
     "train": "pipeline",
     "verify": "evaluation",
 }

@@ -269,7 +269,7 @@ class Planner:
 
     def _train(self, path: Path, settings: Settings, dev: list[str] | None) -> tuple[dict[str, np.ndarray], int]:
         """Train on a file: seconds of each stage, and the number of links."""
-        clock, folder = Clock(), self.sample.folder / "model"
+        clock, folder = Clock(settings.gate > 0), self.sample.folder / "model"
         with pipeline.train([path], folder, settings, dev=dev, force=True, progress=clock.progress) as model:
             return clock.stop(), int(model.manifest["links"])
 

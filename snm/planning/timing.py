@@ -13,14 +13,14 @@ from snm.progress import Advance, ignore
 STAGES = ("reading", "word classes", "counting", "training", "building", "gating", "estimating", "merging", "writing")
 OF_STAGE = {"sizing": "counting", "writing": "counting", "word": "word classes", "forecasting": "reading"}
 """The stage of a progress bar, by the first word of its label, where they differ."""
-AFTER = {"building": "gating", "gating": "writing", "merging": "writing"}
-"""The stage that begins when the bar of another ends."""
 
 
 class Clock:
-    """Divides the time of a training between its stages, which have progress bars."""
+    """Divides the time of a training between its stages, by their progress bars."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: bool) -> None:
+        """`gate`: the training learns one."""
+        self._after = {"building": "gating" if gate else "writing", "gating": "writing", "merging": "writing"}
         self._seconds = {stage: np.zeros(2) for stage in STAGES}
         self._stage, self._begun = STAGES[0], self._now()
 
@@ -38,8 +38,8 @@ class Clock:
         first = label.split()[0]
         self._enter(OF_STAGE.get(first, first))
         yield ignore
-        if self._stage in AFTER:
-            self._enter(AFTER[self._stage])
+        if self._stage in self._after:
+            self._enter(self._after[self._stage])
 
     def stop(self) -> dict[str, np.ndarray]:
         """Wall and CPU seconds of each stage. (2,)"""
