@@ -42,7 +42,8 @@ class Sample:
         with open(path, "wb") as file:
             for piece in self.pieces:
                 if written < size:
-                    written += file.write(piece + NEWLINE)  # a blank line: documents do not go on in another piece
+                    file.write(piece + NEWLINE)  # a blank line: documents do not go on in another piece
+                    written += len(piece)
         return path
 
 
@@ -119,7 +120,8 @@ def _cut(data: bytes, n: int) -> list[bytes]:
 
 
 def _spread(pieces: list[bytes]) -> list[bytes]:
-    """The same text in PIECES pieces: the first half of them has every second one, and so on."""
+    """The same text in at most PIECES pieces: the first half of them has every second one, and so on."""
     groups = [b"".join(pieces[len(pieces) * i // PIECES : len(pieces) * (i + 1) // PIECES]) for i in range(PIECES)]
     bits = PIECES.bit_length() - 1
-    return [groups[int(f"{i:0{bits}b}"[::-1], 2)] for i in range(PIECES)]
+    spread = [groups[int(f"{i:0{bits}b}"[::-1], 2)] for i in range(PIECES)]
+    return [piece for piece in spread if piece]
