@@ -28,9 +28,9 @@ ROOMS: list[list[str]] = [
     ["loading"],
     ["evaluation", "mixing", "settings"],
     ["engines"],
-    ["counted"],
+    ["disk", "counted"],
     ["pipeline"],
-    ["reproduction", "demo", "warmup"],
+    ["reproduction", "demo", "warmup", "planning"],
     ["cli"],
 ]
 BESIDE = ["reference"]

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from snm.model import StatefulModel as StatefulModel
     from snm.pipeline import count_text as count_text
     from snm.pipeline import train as train
+    from snm.planning.plan import Plan as Plan
+    from snm.planning.plan import plan as plan
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
     from snm.settings import Settings as Settings
@@ -58,6 +60,7 @@ _HOME = {
     "NetworkSettings": "baselines.neural.settings",
     "NeuralModel": "baselines.neural.model",
     "PerplexityReport": "model",
+    "Plan": "planning.plan",
     "Settings": "settings",
     "SnmError": "errors",
     "SnmModel": "scoring.model",
@@ -73,6 +76,7 @@ _HOME = {
     "merge_counts": "counted",
     "mix": "mixing",
     "paper_settings": "settings",
+    "plan": "planning.plan",
     "train": "pipeline",
     "verify": "evaluation",
     "write_vocabulary": "counted",

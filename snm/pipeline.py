@@ -10,14 +10,13 @@ of the whole text, are read from there.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from snm import devices, engines
+from snm import devices, disk, engines
 from snm.adjustment.events import TrainingEvents
 from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
@@ -33,8 +32,9 @@ from snm.baselines.backoff.stupid_backoff import StupidBackoff
 from snm.baselines.neural.settings import require_torch
 from snm.counted import READER_BYTES, STORE, CountedText, extractor_of, layout_of, write_folder
 from snm.counts.counting import unigram_row
+from snm.counts.forecast import Forecast, forecast
 from snm.counts.merging import write_merged
-from snm.counts.store import CountsWriter, Encoded, StoredCounts
+from snm.counts.store import CountsWriter, StoredCounts
 from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import InputError, SettingsError
@@ -49,7 +49,7 @@ from snm.loading import load
 from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
-from snm.progress import Notify, Progress, ignore, silent
+from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.scoring.model import SnmModel
 from snm.settings import NEURAL, Settings
 from snm.storage import COUNTS, VOCABULARY, ModelWriter
@@ -65,8 +65,8 @@ VOCABULARY_SHARE = 0.45  # of the memory beside the program's, for arrays with a
 WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, and for each type of features
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
+MIN_EVENTS_FOR_FORECAST = 1_000_000  # of the disk; below, it takes little
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
-ROW_BYTES, LINK_BYTES = 10, 7  # disk of a row and of a link, in counts and matrix
 CLASS_STORE = "class-counts"  # folder of counts in that of the model, while it is trained
 
 
@@ -195,6 +195,7 @@ def count_text(
         extractor = extractor_of(settings.spec, vocabulary, text.events)
         extractor.check_families(text.tokens)
         engine = engines.make(settings, text.events, progress, notify)
+        check_disk(job, Texts(text, text), extractor, engine)
         counted = count(job, engine, text, extractor, count_words(text, len(vocabulary)), None)
         write_folder(
             writer, settings.spec, vocabulary, extractor.family_digests(), figures, text.pieces(), counted.store,
@@ -250,6 +251,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
+    check_disk(job, texts, extractor, engine, events)
     counted = count(job, engine, texts.train, extractor, words, events)
     adjustment, training = adjust(job, engine, texts, extractor, counted, events)
     del events
@@ -270,7 +272,9 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
 
 def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
     figures = text_figures(job, text, vocabulary)
-    extractor = make_extractor(job, Texts(text, text), vocabulary)
+    texts = Texts(text, text)
+    extractor = make_extractor(job, texts, vocabulary)
+    check_disk(job, texts, extractor)
     smooth(job, text, extractor, figures)
 
 
@@ -452,33 +456,48 @@ def _count(
     counting = engine.count(text, extractor, job.settings.prune, events, job.writer)
     job.notify(f"{counting.links:,} features of events, {extractor.n_templates} an event at most")
     store = CountsWriter(job.writer.folder / name, extractor.layout)
-    checked = False
     try:
         for part in counting:
-            if not checked and counting.done:
-                _check_disk(job, part, counting.done, text, len(extractor.vocabulary))
-                checked = True
             store.append(part)
     finally:
         store.close()
     return store.finish(words)
 
 
-def _check_disk(job: Job, part: Encoded, share: float, text: Text, words: int) -> None:
-    """Forecast the disk of all counts, and of the matrix or the tokens, from the first part of the counts.
+def check_disk(
+    job: Job, texts: Texts, extractor: Extractor, engine: Engine | None = None, events: TrainingEvents | None = None
+) -> None:
+    """Forecast the disk that training or counting takes beside the tokens, and raise an error if less is free.
 
-    Raise an error if it is too little.
+    A short text is forecast only if the disk might be too small for it. `engine`: None for a backoff model.
     """
-    if job.writer.kind is COUNTS:
-        needed, remedy = part.codes.nbytes / share + text.tokens.nbytes, "choose fewer features"
+    s, text, free = job.settings, texts.whole, disk.free_bytes(job.writer.folder)
+    most = disk.most_bytes(len(text.tokens), extractor.n_templates, s)
+    if most <= free and text.events < MIN_EVENTS_FOR_FORECAST:
+        return
+    with job.progress("forecasting", len(text.tokens)) as bar:
+        made = forecast_counts(s, text, extractor, bar)
+    taken, on_disk = (0, False) if events is None else (events.bytes_in_memory, events.on_disk)
+    partition = partition_bytes(s.memory, len(text.tokens), taken)
+    if engine is None:
+        stages = disk.backoff_stages(made, s, disk.backoff_spill(made, partition, free))
     else:
-        needed = (ROW_BYTES * part.rows + LINK_BYTES * part.links) / share + LINK_BYTES * words
-        remedy = "choose fewer features, or prune more (--prune)"
-    free = shutil.disk_usage(job.writer.folder).free
-    message = f"about {needed / 1e6:,.0f} MB of disk are needed, {free / 1e6:,.0f} MB are free"
-    job.notify(message)
-    if needed > free:
-        raise SettingsError(f"{message}: {remedy}")
+        spills = engine.name == "cpu"
+        spill = disk.snm_spill(made, extractor.n_templates, s, partition, free) if spills else disk.Spill()
+        if job.writer.kind is COUNTS:
+            stages = disk.counted_stages(made, spill)
+        else:
+            stages = disk.snm_stages(made, s, spill, on_disk, texts.counted_again)
+    disk.check(max(stages.values()), free, job.notify)
+
+
+def forecast_counts(
+    settings: Settings, text: Text, extractor: Extractor, advance: Advance = ignore, buckets: int | None = None
+) -> Forecast:
+    """The counts of a text as the settings have them; see `snm.counts.forecast`."""
+    prune = settings.prune if settings.model == "snm" else 1
+    singles, code_bytes = disk.has_singles(settings), settings.weight_bits // 8
+    return forecast(text, extractor, prune, code_bytes, singles, settings.threads, advance, buckets)
 
 
 # ---------------------------------------------------------------------------------------------

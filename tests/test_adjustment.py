@@ -226,8 +226,8 @@ def test_the_public_names_exist() -> None:
 
 def test_too_small_a_disk_is_reported_early(longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr("snm.pipeline.shutil.disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(SettingsError, match="MB of disk are needed"):
+    monkeypatch.setattr("snm.disk.shutil.disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(SettingsError, match="of disk at its peak"):
         make(tmp_path / "m", longer_file)
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 

@@ -37,6 +37,14 @@ class TrainingEvents(Protocol):
     def events(self) -> int:
         """How many."""
 
+    @property
+    def bytes_in_memory(self) -> int:
+        """Bytes of the counts, if they are in the memory that `--memory` limits."""
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the counts are on disk."""
+
     def mean_features(self, leave_one_out: bool) -> float:
         """Mean number of features of an event that training uses."""
 
@@ -70,10 +78,8 @@ class AnnotatedEvents:
         per_token = VALUE_BYTES * max(1, extractor.n_templates - 1)
         self.bytes_needed = per_token * len(text.tokens)
         """Bytes of the counts, at most."""
-        self.bytes_in_memory = self.bytes_needed if self.bytes_needed <= memory else 0
-        """0 if the counts are on disk."""
         self._in_memory = np.empty(0, np.uint32)
-        self._disk = None if self.bytes_in_memory else _CodedValues(disk())
+        self._disk = None if self.bytes_needed <= memory else _CodedValues(disk())
         self.run_tokens = max(1, memory // per_token)
         self._seen = np.zeros(2, np.int64)  # features of events seen at all, and seen more than once
         self._total = int(unigrams.feature_counts[0])
@@ -84,6 +90,14 @@ class AnnotatedEvents:
         return len(self.text.tokens)
 
     @property
+    def on_disk(self) -> bool:
+        return self._disk is not None
+
+    @property
+    def bytes_in_memory(self) -> int:
+        return 0 if self.on_disk else self.bytes_needed
+
+    @property
     def unigrams(self) -> Unigrams:
         return Unigrams(np.int64(self._total), self._counts)
 
@@ -91,7 +105,7 @@ class AnnotatedEvents:
         self._links = links
         ends = np.cumsum([0, *links.sizes.sum(axis=(1, 2), dtype=np.int64)])
         self._runs = list(pairwise(ends.tolist()))
-        if self.bytes_in_memory:
+        if not self.on_disk:
             self._in_memory = np.empty(ends[-1], np.uint32)
 
     def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:

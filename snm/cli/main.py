@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from snm.cli import convert, counts, inspect, reproduce, score, train, warmup
+from snm.cli import convert, counts, inspect, plan, reproduce, score, train, warmup
 from snm.cli.terminal import Group
 from snm.version import __version__
 
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 for command in (
-    train.train, counts.vocab, counts.count, counts.merge,
+    train.train, plan.plan, counts.vocab, counts.count, counts.merge,
     score.ppl, score.score, score.next_words, score.generate, score.explain,
     inspect.info, inspect.verify,
     convert.export, convert.import_arpa, convert.mix,

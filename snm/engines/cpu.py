@@ -44,16 +44,30 @@ ROWS_PER_BYTE = 1 / 1024  # rows of M that are made at one time, for each byte o
 MAX_ROWS = 1 << 21
 
 
-def partition_bytes(memory: int, tokens: int, taken: int = 0) -> int:
+def partition_bytes(memory: int, tokens: int, taken: int = 0, program: int | None = None) -> int:
     """Bytes for a partition: of `memory`, what nothing else takes. `taken`: by other arrays.
 
-    The measured memory changes the size of partitions, but never the counts.
+    `program`: what the program takes; by default what is measured. That changes the size of partitions, but never the
+    counts.
     """
     release_free_memory()
+    program = program or resident_bytes() or PROGRAM_BYTES
     pending = min(PENDING_BYTES, int(PENDING_SHARE * memory))
     cached = min(TOKEN_BYTES * tokens, int(TOKENS_SHARE * memory))
-    free = memory - (resident_bytes() or PROGRAM_BYTES) - GROWTH_BYTES - pending - cached - taken
+    free = memory - program - GROWTH_BYTES - pending - cached - taken
     return max(free, MIN_PARTITION_BYTES)
+
+
+def spill_phases(link_bytes: int, partition_bytes: int, partitions: int | None, free: int) -> tuple[int, int]:
+    """In how many phases to spill links, and bytes of a phase at most; (0, 0) to walk instead.
+
+    `link_bytes` of all links; `free` bytes of disk.
+    """
+    share = int(SPILL_SHARE * free)
+    phases = -(-link_bytes // max(1, share))
+    if (partitions or link_bytes / partition_bytes) < MAX_WALKS + phases:
+        return 0, 0
+    return phases, min(link_bytes, share)
 
 
 class CpuEngine:
@@ -80,14 +94,8 @@ class CpuEngine:
         events = AnnotatedEvents(text, extractor, unigrams, memory, writer.temporary_file, chosen)
         if chosen is not None:
             self.notify(f"the adjustment is learned from {events.events:,} tokens drawn by sentence")
-        if not events.bytes_in_memory:
-            free = shutil.disk_usage(writer.folder).free
-            message = f"the counts of events need up to {events.bytes_needed / 1e6:,.0f} MB of disk"
-            if events.bytes_needed > free:
-                raise SettingsError(
-                    f"{message}, {free / 1e6:,.0f} MB are free; choose fewer features, or give more --memory"
-                )
-            self.notify(message)
+        if events.on_disk:
+            self.notify(f"the counts of events need up to {events.bytes_needed / 1e6:,.0f} MB of disk")
         return events
 
     def count(
@@ -112,11 +120,10 @@ class CpuEngine:
     def _spill_phases(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> int:
         """In how many phases to spill links, each of which takes a share of the free disk; 0 to walk instead."""
         needed = text.events * (extractor.n_templates - 1) * LINK_BYTES
-        share = int(SPILL_SHARE * shutil.disk_usage(writer.folder).free)
-        phases = -(-needed // max(1, share))
-        if (self.settings.partitions or needed / partition_bytes) < MAX_WALKS + phases:
-            return 0
-        self.notify(f"counting needs up to {min(needed, share) / 1e6:,.0f} MB of disk: memory is small for this text")
+        free = shutil.disk_usage(writer.folder).free
+        phases, spilled = spill_phases(needed, partition_bytes, self.settings.partitions, free)
+        if phases:
+            self.notify(f"counting needs up to {spilled / 1e6:,.0f} MB of disk: memory is small for this text")
         return phases
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:

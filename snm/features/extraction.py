@@ -35,6 +35,8 @@ class Extractor:
         self.has_families = bool(self._families)
         self._left_out = 0  # templates of the specification that stand before those of families, and are not used
         self.n_templates = len(spec.templates)
+        self.type_indices = np.array([t.type_index for t in spec.templates])
+        """The type of each template's features. (templates,)"""
         # events of a block, whose keys stay in the cache: an odd multiple of 64, so that the keys of one event are not
         # all in the same few sets of the first-level cache
         self.block = max(17, (1 << 9) // self.n_templates | 1) * 64
@@ -64,6 +66,7 @@ class Extractor:
         made.templates, made._families = self.templates[chosen], []
         made.templates["first_of_type"] = np.arange(len(chosen))
         made._orders, made.n_templates = int(made.templates["adjacent"].max()) + 1, len(chosen)
+        made.type_indices = self.type_indices[chosen]
         return made
 
     def part(self, by_class: bool) -> Extractor:
@@ -77,6 +80,8 @@ class Extractor:
         made.templates["first_of_type"] = np.searchsorted(chosen, made.templates["first_of_type"])
         made._left_out = len(self.templates) - len(chosen)
         made.n_templates = len(chosen) + sum(family.columns for family, _, _ in made._families)
+        made.type_indices = np.append(self.type_indices[chosen], self.type_indices[len(self.templates) :])
+        made.type_indices = made.type_indices[: made.n_templates]
         made.has_families = bool(made._families)
         made.classes = self.classes if by_class else None
         return made

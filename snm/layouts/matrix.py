@@ -12,6 +12,7 @@ import numpy as np
 
 ARRAYS = ("starts", "data", "long_links", "singles", "values", "unigrams")
 MARK_BITS = 24
+ROWS_PER_PAGE = 4  # on average; up to twice as many, since the number of pages is a power of two
 INLINE = 0x8000  # an entry below this is the target of a row seen once; above, the offset of a record
 MAX_UNSUMMED = 8  # rows of more links store their sum
 MAX_IN_PAGE = 32  # rows of more links are long rows
@@ -76,3 +77,8 @@ def count_codes(feature_counts: np.ndarray) -> np.ndarray:
     codes = np.rint(CODES_PER_OCTAVE * np.log2(feature_counts.astype(np.float64)))
     capped: np.ndarray = np.minimum(codes, 255).astype(np.uint8)
     return capped
+
+
+def page_bits(rows: int) -> int:
+    """The logarithm of the number of pages of a matrix with this many rows."""
+    return max(1, (rows // ROWS_PER_PAGE).bit_length() - 1)

@@ -13,11 +13,10 @@ from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import matrix_writing as matrix_writing_kernels
 from snm.layouts.counts import Counts
-from snm.layouts.matrix import INLINE, MAX_ROWS, PADDING, Spread, count_codes
+from snm.layouts.matrix import INLINE, MAX_ROWS, PADDING, Spread, count_codes, page_bits
 from snm.progress import Advance
 from snm.storage import LARGE_CHUNK_BYTES, ModelWriter
 
-ROWS_PER_PAGE = 4  # on average; up to twice as many, since the number of pages is a power of two
 SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # of more rows, the values of codes are chosen from 64 samples
 PAGES_PER_BATCH = 1 << 20  # in computing starts
 
@@ -44,7 +43,7 @@ class MatrixWriter:
         dense = np.zeros(len(self.extractor.vocabulary), np.float32)
         dense[unigrams.targets] = weights
         types = np.flatnonzero(counts.singles_by_type) if len(self.singles) else np.zeros(0, np.int64)
-        bits = max(1, (rows // ROWS_PER_PAGE).bit_length() - 1)
+        bits = page_bits(rows)
         self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
         self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
         self.values = self._choose_values(counts, types)

@@ -30,6 +30,8 @@ class TensorEvents:
     values: (tokens * n + 1,) int32, for n = templates - 1; the last entry receives the counts of all other events.
     """
 
+    on_disk, bytes_in_memory = False, 0  # the counts are in the memory of the GPU
+
     def __init__(self, text: TokenBlocks, unigrams: Counts, chosen: np.ndarray | None) -> None:
         """`chosen`: mask of the tokens whose events are used; None for all. (tokens,) bool"""
         device = text.device

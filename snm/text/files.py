@@ -115,25 +115,31 @@ def _short(text: str, most: int = 200) -> str:
 @contextmanager
 def open_text(name: str) -> Iterator[IO[bytes]]:
     """Open a file for reading bytes. Its first bytes say whether and how it is compressed."""
-    with _open_file(name) as raw:
-        try:
-            head = raw.peek(6) if hasattr(raw, "peek") else b""
-        except OSError as error:
-            raise InputError(f"cannot read {_short(name)}: {error.strerror}") from error
-        if head.startswith(_KENLM):
-            raise InputError(
-                f"{name} is a KenLM binary, which cannot be turned back into n-grams; give the ARPA file that it was "
-                f"built from, to snm import or in place of a model"
-            )
-        kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-        if kind is None:
-            yield raw
-        elif kind == "gz":
-            with gzip.open(raw) as unpacked:
-                yield unpacked  # type: ignore[misc]
-        else:
-            with io.BufferedReader(_Unpacked(raw, kind)) as stream:
-                yield stream
+    with _open_file(name) as raw, _unpacked(raw, name) as stream:
+        yield stream
+
+
+@contextmanager
+def _unpacked(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
+    """What an open file has, decompressed."""
+    try:
+        head = raw.peek(6) if hasattr(raw, "peek") else b""
+    except OSError as error:
+        raise InputError(f"cannot read {_short(name)}: {error.strerror}") from error
+    if head.startswith(_KENLM):
+        raise InputError(
+            f"{name} is a KenLM binary, which cannot be turned back into n-grams; give the ARPA file that it was "
+            f"built from, to snm import or in place of a model"
+        )
+    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    if kind is None:
+        yield raw
+    elif kind == "gz":
+        with gzip.open(raw) as unpacked:
+            yield unpacked  # type: ignore[misc]
+    else:
+        with io.BufferedReader(_Unpacked(raw, kind)) as stream:
+            yield stream
 
 
 def _open_file(name: str) -> AbstractContextManager[IO[bytes]]:
@@ -162,6 +168,24 @@ def read_bytes(name: str, most: int = -1) -> bytes:
         except UNREADABLE as error:
             raise InputError(f"cannot read {name}: {error}") from error
     return b"".join(parts)
+
+
+def read_head(name: str) -> bytes:
+    """The first bytes of a file, as they are."""
+    with _open_file(name) as raw:
+        return raw.read(6)
+
+
+def read_beginning(name: str, most: int) -> tuple[bytes, float]:
+    """At most `most` bytes of a file, decompressed; and about how many bytes all of it has, decompressed."""
+    with _open_file(name) as raw, _unpacked(raw, name) as stream:
+        try:
+            data = stream.read(most)
+            if not stream.read(1):
+                return data, len(data)
+            return data, len(data) * Path(name).stat().st_size / raw.tell()
+        except UNREADABLE as error:
+            raise InputError(f"cannot read {_short(name)}: {error}") from error
 
 
 class _Unpacked(io.RawIOBase):
@@ -375,6 +399,11 @@ def _too_long(where: str, number: int, whole: bool) -> InputError:
     return InputError(
         f"{where}, line {number}: a {what} of more than {most:,} bytes; expected text, {hint} (is it binary?)"
     )
+
+
+def is_packed(name: str) -> bool:
+    """Whether a file is compressed, by its first bytes."""
+    return read_head(name).startswith(tuple(_MAGIC))
 
 
 def plain_size(sources: Sources) -> int:
