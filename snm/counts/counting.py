@@ -120,13 +120,15 @@ class Counter:
     def __init__(
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
         progress: Progress = silent, prune: int = 1, annotations: Annotated | None = None,
-        pending_bytes: int = PENDING_BYTES, spill: ModelWriter | None = None,
+        pending_bytes: int = PENDING_BYTES, spill: ModelWriter | None = None, links: Links | None = None,
+        buckets: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         """`memory`: bytes for a partition. `partitions`: their number, instead.
 
         `prune`: features seen less often are left out, see `Extractor.min_counts`. `annotations` receive the counts of
         their features. `pending_bytes`: for parts that are finished and not consumed. `spill`: has the disk that links
-        are written to; None to walk over the tokens for each partition.
+        are written to; None to walk over the tokens for each partition. `links`: of the text, where their sizes are
+        known already. `buckets`: the range of those to count; None for all.
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
         self._min_counts = extractor.min_counts(prune)
@@ -137,20 +139,23 @@ class Counter:
         run_tokens = None if annotations is None else annotations.run_tokens
         self._source: Links
         with progress("sizing", self._tokens) as bar:
-            if spill is None:
+            if links is not None:
+                self._source = links
+            elif spill is None:
                 self._source = Walk(text.tokens, extractor, threads, run_tokens=run_tokens, advance=bar)
             else:
                 self._source = Spilled(text.tokens, extractor, threads, memory, spill, run_tokens, bar)
         if annotations is not None:
             annotations.begin(self._source)
-        self.links = int(self._source.bucket_sizes.sum())
+        self.buckets = buckets or (0, len(self._source.bucket_sizes))
+        self.links = int(self._source.bucket_sizes[slice(*self.buckets)].sum())
         """Links to count, repeats included, without the empty feature's."""
         self.ranges = self._partition_ranges(memory, partitions)
         self.done = 0.0
         """The share of `links` that has been counted. Keys are hashes, so about the same share of C is finished."""
 
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
-        sizes, link_bytes, scratch = self._source.bucket_sizes, LINK_BYTES, 0
+        sizes, link_bytes, scratch = self._source.bucket_sizes[slice(*self.buckets)], LINK_BYTES, 0
         largest = int(sizes.max(initial=0))
         if largest > MAX_BUCKET_LINKS:
             raise SettingsError(
@@ -165,7 +170,8 @@ class Counter:
         """What the largest bucket takes, which has whole rows: no partition can be smaller."""
         needed = link_bytes * sizes
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
-        return partition_ranges(needed, min(max(memory - scratch, memory // 4), enough), partitions)
+        ranges = partition_ranges(needed, min(max(memory - scratch, memory // 4), enough), partitions)
+        return [(self.buckets[0] + a, self.buckets[0] + b) for a, b in ranges]
 
     def __iter__(self) -> Iterator[Encoded]:
         """Parts of C in the order of keys. The arrays for links are allocated once and used by all partitions."""

@@ -70,22 +70,30 @@ def cut(start: int, stop: int, length: int, threads: int, block: int) -> list[li
     return runs
 
 
+def run_length(tokens: int, run_tokens: int | None, extractor: KeySource) -> int:
+    """Tokens of a run of a text, of at most `run_tokens`; None for as many as possible."""
+    length = max(1, tokens) + extractor.block if run_tokens is None else run_tokens
+    return min(length, MAX_RUN_LINKS // extractor.n_templates)
+
+
 class Walk:
     """The links of tokens[start:stop]. One walk finds the sizes of buckets, another one scatters links to some."""
 
     def __init__(
         self, tokens: np.ndarray, extractor: KeySource, threads: int, start: int = 0, stop: int | None = None,
-        run_tokens: int | None = None, advance: Advance = ignore,
+        run_tokens: int | None = None, advance: Advance = ignore, sizes: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        """`run_tokens`: tokens of a run, at most; None for as many as possible."""
+        """`run_tokens`: tokens of a run, at most; None for as many as possible.
+
+        sizes: see `Links.sizes`, where they are known already.
+        """
         self._numbers: np.ndarray | None = None
         self.tokens, self.extractor, self.threads = tokens, extractor, threads
         stop = len(tokens) if stop is None else stop
-        length = max(1, stop - start) + extractor.block if run_tokens is None else run_tokens
-        length = min(length, MAX_RUN_LINKS // extractor.n_templates)
-        self.runs = cut(start, stop, length, threads, extractor.block)
+        self.runs = cut(start, stop, run_length(stop - start, run_tokens, extractor), threads, extractor.block)
         bits = np.uint64(extractor.layout.bucket_bits)
-        self.sizes = np.zeros((len(self.runs), threads, 1 << extractor.layout.bucket_bits), np.uint32)
+        shape = len(self.runs), threads, 1 << extractor.layout.bucket_bits
+        self.sizes = np.zeros(shape, np.uint32) if sizes is None else sizes.reshape(shape)
         self._chunks = [chunk for run in self.runs for chunk in run]
         self._chunk_sizes = self.sizes.reshape(len(self._chunks), -1)
 
@@ -95,7 +103,8 @@ class Walk:
                 count_kernels.count_buckets(keys[1:], bits, self._chunk_sizes[chunk])
                 advance(stop - start)
 
-        parallel.run(work, range(len(self._chunks)), threads)
+        if sizes is None:
+            parallel.run(work, range(len(self._chunks)), threads)
         self.bucket_sizes = self.sizes.sum(axis=(0, 1), dtype=np.int64)
 
     def carrying(self, numbers: np.ndarray) -> Walk:

@@ -1,0 +1,183 @@
+"""The tasks: plain functions of (shard, shards, input, output), where input and output are folders or URLs.
+
+A task does one of `shards` equal parts of the work, and nothing if its mark is there already. Ray, a Slurm array or a
+shell loop can run them, see docs/cluster.md:
+
+- `size` counts the links of a part of the text in each bucket, `join_sizes` adds them up;
+- `count` counts the links of a range of buckets in the whole text, and annotates events.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import numpy as np
+
+from snm import parallel
+from snm.adjustment.events import CodedValues
+from snm.cluster.work import SIZES, OpenJob, checked, name_of, read_mark, write_mark
+from snm.counts.counting import Counter
+from snm.counts.store import Encoded
+from snm.counts.walks import Links, Walk, bounds_of
+from snm.layouts.counts import CHUNK
+from snm.remote import Folder
+
+READ_BYTES = 64 << 20  # of codes, at a time
+Task = Callable[[int, int, str, str], None]
+_opened: OpenJob | None = None  # the last one: a process has many tasks of the same job
+
+
+def open_job(where: str) -> OpenJob:
+    """The job of a folder, kept for the next task of this process."""
+    global _opened
+    if _opened is None or _opened.folder.where != Folder(where).where:
+        _opened = None
+        _opened = OpenJob(where)
+    return _opened
+
+
+def size(shard: int, shards: int, source: str, target: str) -> None:
+    """Find how many links a part of the text has in each bucket, for each chunk of the text."""
+    name, out = name_of("size", shard, shards), Folder(target)
+    if read_mark(out, name) is not None:
+        return
+    opened = open_job(source)
+    block, n = opened.extractor.block, len(opened.text.tokens)
+    first, last = (n * i // shards // block * block if i < shards else n for i in (shard, shard + 1))
+    chunks = [(i, max(first, a), min(last, b)) for i, (a, b) in enumerate(c for run in opened.runs for c in run)]
+    chunks = [(i, a, b) for i, a, b in chunks if a < b]
+    sizes = np.zeros((len(chunks), opened.buckets), "<u4")
+    for row, (_, a, b) in enumerate(chunks):
+        sizes[row] = Walk(opened.text.tokens, opened.extractor, opened.job.threads, a, b).bucket_sizes
+    out.write(name, sizes)
+    write_mark(out, name, [name], chunks=[i for i, _, _ in chunks], checksum=zlib.crc32(sizes))  # type: ignore[arg-type]
+
+
+def join_sizes(shards: int, source: str, target: str) -> None:
+    """Add up what the tasks `size` have found."""
+    out = Folder(target)
+    opened = open_job(source)
+    sizes = np.zeros((sum(map(len, opened.runs)), opened.buckets), np.uint32)
+    for shard in range(shards):
+        name = name_of("size", shard, shards)
+        mark = read_mark(out, name)
+        assert mark is not None, f"{name} is complete"
+        data = checked(out.read(name), mark["checksum"], out.path(name))
+        found = np.frombuffer(data, "<u4").reshape(len(mark["chunks"]), opened.buckets)
+        for chunk, of_chunk in zip(mark["chunks"], found, strict=True):
+            sizes[chunk] += of_chunk
+    out.write(SIZES, sizes)
+
+
+def links_of(opened: OpenJob) -> Walk:
+    """The links of a job's text, whose sizes are known."""
+    return Walk(
+        opened.text.tokens, opened.extractor, opened.job.chunks, run_tokens=opened.job.run_tokens,
+        sizes=opened.folder.map(SIZES, "<u4"),
+    )  # fmt: skip
+
+
+def bucket_range(bucket_sizes: np.ndarray, shard: int, shards: int) -> tuple[int, int]:
+    """The buckets of a task: ranges with nearly equal numbers of links, of which some may be empty."""
+    bounds = bounds_of(bucket_sizes, 0, len(bucket_sizes))
+    wanted = [bounds[-1] * i // shards for i in (shard, shard + 1)]
+    first, last = np.searchsorted(bounds, wanted).tolist()
+    return (0 if shard == 0 else first), (len(bucket_sizes) if shard == shards - 1 else last)
+
+
+class _Annotations(CodedValues):
+    """The counts of events of a range of buckets, coded. See `snm.counts.counting.Annotated`."""
+
+    def __init__(self, file: IO[bytes], run_tokens: int, threads: int) -> None:
+        super().__init__(file)
+        self.run_tokens, self._threads = run_tokens, threads
+        self.seen = np.zeros(2, np.int64)
+        self.listed: list[tuple[int, int, int, int, int, int]] = []
+        """(run, begin, end, offset, bytes, checksum) of each piece."""
+
+    def begin(self, links: Links) -> None:
+        self._links = links
+
+    def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:  # type: ignore[override]
+        self.seen += seen
+        sizes = self._links.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
+        starts = bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        before = self._links.sizes[:, :, :first].sum(axis=(1, 2), dtype=np.int64).tolist()
+        for run, begin in enumerate(before):
+            super().write(run, begin, values, starts[run], sizes[run], self._threads)
+
+    def append(self, run: int, begin: int, end: int, coded: np.ndarray) -> None:
+        self.listed.append((run, begin, end, self.bytes, len(coded), zlib.crc32(coded)))  # type: ignore[arg-type]
+        super().append(run, begin, end, coded)
+
+
+def count(shard: int, shards: int, source: str, target: str) -> None:
+    """Count the links of a range of buckets, and annotate the events."""
+    name, out = name_of("count", shard, shards), Folder(target)
+    if read_mark(out, name) is not None:
+        return
+    opened = open_job(source)
+    job, links = opened.job, links_of(opened)
+    links.threads = job.threads
+    first, last = bucket_range(links.bucket_sizes, shard, shards)
+    files = [f"{name}.codes", f"{name}.chunks", *([f"{name}.events"] if job.annotated else [])]
+    chunks, by_type = [np.zeros(0, CHUNK)], np.zeros((2, 1 << opened.extractor.layout.type_bits), np.int64)
+    with out.create(files[0]) as codes, out.create(files[-1]) as events:
+        annotations = _Annotations(events, job.run_tokens or 1, job.threads) if job.annotated else None
+        if first < last:
+            counter = Counter(
+                opened.text, opened.extractor, job.memory, job.threads, prune=job.prune, annotations=annotations,
+                links=links, buckets=(first, last),
+            )  # fmt: skip
+            for part in counter:
+                chunks.append(part.chunks)
+                by_type += part.by_type
+                codes.write(part.codes.data)
+        if annotations is None:
+            events.write(np.concatenate(chunks).data)
+    if annotations is not None:
+        out.write(files[1], np.concatenate(chunks).view(np.uint8))
+    write_mark(
+        out, name, files, buckets=[first, last], by_type=by_type.tolist(),
+        checksum=zlib.crc32(np.concatenate(chunks).view(np.uint8)),  # type: ignore[arg-type]
+        seen=[] if annotations is None else annotations.seen.tolist(),
+        pieces=[] if annotations is None else annotations.listed,
+    )  # fmt: skip
+
+
+def counts_of(shard: int, shards: int, folder: Folder) -> Iterator[Encoded]:
+    """The counts of a complete task, in the order of keys."""
+    name = name_of("count", shard, shards)
+    mark = read_mark(folder, name)
+    assert mark is not None, f"{name} is complete"
+    first, _ = mark["buckets"]
+    data = checked(folder.read(f"{name}.chunks"), mark["checksum"], folder.path(f"{name}.chunks"))
+    chunks, by_type = np.frombuffer(data, CHUNK), np.array(mark["by_type"], np.int64)
+    ends = np.concatenate([[0], np.cumsum(chunks["words"])])
+    edges = np.searchsorted(ends, np.arange(READ_BYTES // 8, int(ends[-1]), READ_BYTES // 8)).tolist()
+    for a, b in parallel.between([0, *edges, len(chunks)]):
+        codes = np.frombuffer(folder.read(f"{name}.codes", 8 * int(ends[a]), 8 * int(ends[b])), np.uint64)
+        yield Encoded(first + a, chunks[a:b], codes, by_type)
+        by_type = np.zeros_like(by_type)
+
+
+def events_of(
+    shard: int, shards: int, folder: Folder
+) -> tuple[np.ndarray, Iterator[tuple[int, int, int, np.ndarray]]]:
+    """The counts of events of a complete task, as `snm.adjustment.events.AnnotatedEvents.add` takes them."""
+    name = name_of("count", shard, shards)
+    mark = read_mark(folder, name)
+    assert mark is not None, f"{name} is complete"
+    file = f"{name}.events"
+
+    def pieces() -> Iterator[tuple[int, int, int, np.ndarray]]:
+        for run, begin, end, at, length, checksum in mark["pieces"]:
+            data = checked(folder.read(file, at, at + length), checksum, folder.path(file))
+            yield run, begin, end, np.frombuffer(data, np.uint8)
+
+    return np.array(mark["seen"], np.int64), pieces()
+
+
+TASKS: dict[str, Task] = {"size": size, "count": count}
