@@ -58,12 +58,12 @@ def test_partitions_and_memory_do_not_change_the_model(longer_file: Path, tmp_pa
     assert models[0].manifest["files"] == models[1].manifest["files"] == models[2].manifest["files"]
 
 
-def test_threads_agree_within_one_percent_of_perplexity(
+def test_threads_agree_within_two_percent_of_perplexity(
     longer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("snm.pipeline.MIN_EVENTS_FOR_THREADS", 0)
     one, three = (make(tmp_path / str(n), longer_file, threads=n) for n in (1, 3))
-    assert ppl(three, longer_file) == pytest.approx(ppl(one, longer_file), rel=0.01)
+    assert ppl(three, longer_file) == pytest.approx(ppl(one, longer_file), rel=0.02)
     for name in ("starts",):
         assert one.manifest["files"][f"{name}.npy"] == three.manifest["files"][f"{name}.npy"]
 

@@ -17,7 +17,7 @@ from snm.adjustment.function import Adjustment
 from snm.adjustment.metafeatures import MetafeatureSet
 from snm.adjustment.settings import TrainingSettings
 from snm.counts.counting import Counter, unigram_counts, unigram_row
-from snm.counts.spill import SpillFile, aligned_bytes
+from snm.counts.spill import Spilled, SpillFile, aligned_bytes
 from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
@@ -27,6 +27,7 @@ from snm.layouts.counts import Counts
 from snm.layouts.keys import KeyLayout
 from snm.layouts.matrix import count_codes
 from snm.layouts.weights import half_octave
+from snm.progress import Advance, ignore
 from snm.reference import counts as reference
 from snm.settings import Settings
 from snm.storage import ModelWriter
@@ -170,13 +171,15 @@ def test_in_a_closed_vocabulary_unk_has_no_link() -> None:
 
 @pytest.mark.parametrize("memory", [100_000, 300_000, 1 << 30])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_spilled_links_give_the_same_counts(memory: int, threads: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("phases", [1, 2, 5])
+def test_spilled_links_give_the_same_counts(memory: int, threads: int, phases: int, tmp_path: Path) -> None:
     text = random_text(1, 3000, 200, 40)
     extractor = extractor_of("snm10-skip", text, 202)
     whole = all_counts(text, extractor)
     with ModelWriter(tmp_path / "m") as writer:
-        counter = Counter(text, extractor, memory, threads, spill=writer)
-        assert (len(counter.ranges) > 1) == (memory < 1 << 30)
+        counter = Counter(text, extractor, memory, threads, spill=writer, phases=phases)
+        assert len(counter.phases) == phases
+        assert (len(counter.ranges) > phases) == (memory < 1 << 30)
         parts = parts_of(counter)
         assert list(writer.folder.iterdir()) == []
         if sys.platform != "win32":
@@ -218,17 +221,28 @@ def test_spilling_without_direct_io(when: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_many_partitions_spill_links(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model is the same. If the disk is too small, the text is walked over again instead."""
+    """The model is the same. With less disk, links are spilled in phases; with little, the text is walked instead."""
     said: list[str] = []
     made = []
-    for name, partitions, free in (("one", 1, 1 << 40), ("many", 20, 1 << 40), ("full", 20, 1 << 20)):
+    spilled = Spilled.spill
+    phases: list[int] = []
+
+    def spill(self: Spilled, phase: int, advance: Advance = ignore) -> None:
+        phases.append(phase)
+        spilled(self, phase, advance)
+
+    monkeypatch.setattr(Spilled, "spill", spill)
+    disks = {"one": (1, 1 << 40), "many": (20, 1 << 40), "less": (20, 4_000_000), "full": (20, 100_000)}
+    for name, (partitions, free) in disks.items():
         monkeypatch.setattr("shutil.disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
         settings = Settings(features="snm5-skip", partitions=partitions, threads=1, engine="cpu")
         made.append(train(corpus_file, tmp_path / name, settings, notify=said.append))
     files = [{k: v["sha256"] for k, v in model.manifest["files"].items()} for model in made]
-    assert files[0] == files[1] == files[2]
-    assert len([line for line in said if "MB of disk: memory is small for this text" in line]) == 1
-    assert len([line for line in said if "MB of free disk" in line]) == 1
+    assert files[0] == files[1] == files[2] == files[3]
+    assert len([line for line in said if "MB of disk: memory is small for this text" in line]) == 2
+    assert phases[:2] == [0, 0]
+    assert phases[2:] == list(range(1, len(phases) - 1))
+    assert len(phases) > 2
 
 
 @pytest.mark.parametrize("partitions", [1, 5])

@@ -97,7 +97,7 @@ class AnnotatedEvents:
     def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:
         self._seen += seen
         sizes = self._links.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
-        starts = bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        starts = 2 * bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
         for run, (begin, _) in enumerate(self._runs):
             at = int(self._links.sizes[run, :, :first].sum(dtype=np.int64))
             if self._disk:

@@ -103,7 +103,7 @@ class _Annotations(CodedValues):
     def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:  # type: ignore[override]
         self.seen += seen
         sizes = self._links.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
-        starts = bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
+        starts = 2 * bounds_of(self._links.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
         before = self._links.sizes[:, :, :first].sum(axis=(1, 2), dtype=np.int64).tolist()
         for run, begin in enumerate(before):
             super().write(run, begin, values, starts[run], sizes[run], self._threads)

@@ -41,7 +41,7 @@ LINKS_PER_PART = 1 << 18  # sorted and encoded together, at most
 COUNTS_BYTES = 48  # of a link while it is encoded, at most: every link has a row of its own
 CODE_BYTES = 12  # of a link that is encoded, at most
 VALUE_BYTES = 4  # of the packed counts of a link
-SORT_BYTES = 16  # of scratch memory for each link of a bucket
+SORT_BYTES = 20  # of scratch memory for each link of a bucket
 MAX_BUCKET_LINKS = (1 << 32) - 1  # the order of a bucket's links has 32 bits
 MAX_SORTED_TOGETHER = 1 << 20  # links of a bucket that several threads sort at the same time
 PENDING_BYTES = 256 << 20  # of parts that are finished and not consumed
@@ -100,6 +100,7 @@ class Annotated(Protocol):
     def write(self, first: int, last: int, values: np.ndarray, seen: np.ndarray) -> None:
         """The packed counts of the links of the buckets [first, last), in the order of `Links`.
 
+        values: those of a bucket are together, and begin at twice the number of links in the buckets before it. uint32
         seen: how many of them are of features seen at all, and seen more than once. (2,)
         """
 
@@ -120,15 +121,15 @@ class Counter:
     def __init__(
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
         progress: Progress = silent, prune: int = 1, annotations: Annotated | None = None,
-        pending_bytes: int = PENDING_BYTES, spill: ModelWriter | None = None, links: Links | None = None,
-        buckets: tuple[int, int] | None = None,
+        pending_bytes: int = PENDING_BYTES, spill: ModelWriter | None = None, phases: int = 1,
+        links: Links | None = None, buckets: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         """`memory`: bytes for a partition. `partitions`: their number, instead.
 
         `prune`: features seen less often are left out, see `Extractor.min_counts`. `annotations` receive the counts of
         their features. `pending_bytes`: for parts that are finished and not consumed. `spill`: has the disk that links
-        are written to; None to walk over the tokens for each partition. `links`: of the text, where their sizes are
-        known already. `buckets`: the range of those to count; None for all.
+        are written to, in so many `phases`; None to walk over the tokens for each partition. `links`: of the text,
+        where their sizes are known already. `buckets`: the range of those to count; None for all.
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
         self._min_counts = extractor.min_counts(prune)
@@ -144,17 +145,18 @@ class Counter:
             elif spill is None:
                 self._source = Walk(text.tokens, extractor, threads, run_tokens=run_tokens, advance=bar)
             else:
-                self._source = Spilled(text.tokens, extractor, threads, memory, spill, run_tokens, bar)
+                self._source = Spilled(text.tokens, extractor, threads, memory, spill, run_tokens, bar, n_phases=phases)
         if annotations is not None:
             annotations.begin(self._source)
         self.buckets = buckets or (0, len(self._source.bucket_sizes))
         self.links = int(self._source.bucket_sizes[slice(*self.buckets)].sum())
         """Links to count, repeats included, without the empty feature's."""
-        self.ranges = self._partition_ranges(memory, partitions)
+        self.phases = self._partition_ranges(memory, partitions)
+        """The partitions of each phase, as ranges of buckets."""
         self.done = 0.0
         """The share of `links` that has been counted. Keys are hashes, so about the same share of C is finished."""
 
-    def _partition_ranges(self, memory: int, partitions: int | None) -> list[tuple[int, int]]:
+    def _partition_ranges(self, memory: int, partitions: int | None) -> list[list[tuple[int, int]]]:
         sizes, link_bytes, scratch = self._source.bucket_sizes[slice(*self.buckets)], LINK_BYTES, 0
         largest = int(sizes.max(initial=0))
         if largest > MAX_BUCKET_LINKS:
@@ -163,31 +165,49 @@ class Counter:
                 f"sorted: split the text, or choose other features"
             )
         if self.annotations is not None:
-            link_bytes += VALUE_BYTES
             self._sorted_together = min(MAX_SORTED_TOGETHER, memory // (8 * SORT_BYTES * self.threads))
             scratch = SORT_BYTES * (self.threads * min(largest, self._sorted_together) + largest)
         self.least_bytes = link_bytes * largest + scratch
         """What the largest bucket takes, which has whole rows: no partition can be smaller."""
         needed = link_bytes * sizes
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
-        ranges = partition_ranges(needed, min(max(memory - scratch, memory // 4), enough), partitions)
-        return [(self.buckets[0] + a, self.buckets[0] + b) for a, b in ranges]
+        most = min(max(memory - scratch, memory // 4), enough)
+        phases = self._source.phases if isinstance(self._source, Spilled) else [self.buckets]
+        wanted, begin = None if partitions is None else -(-partitions // len(phases)), self.buckets[0]
+        return [
+            [(first + a, first + b) for a, b in partition_ranges(needed[first - begin : last - begin], most, wanted)]
+            for first, last in phases
+        ]
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """All partitions."""
+        return [partition for phase in self.phases for partition in phase]
 
     def __iter__(self) -> Iterator[Encoded]:
-        """Parts of C in the order of keys. The arrays for links are allocated once and used by all partitions."""
-        most = max(int(self._source.bucket_sizes[a:b].sum()) for a, b in self.ranges)
-        links = np.empty(most, np.uint64)
-        values = np.empty(0 if self.annotations is None else most, np.uint32)
-        for number, (first, last) in enumerate(self.ranges, 1):
-            label = f"counting {number}/{len(self.ranges)}" if len(self.ranges) > 1 else "counting"
-            with self._progress(label, self._tokens) as bar:
-                self._source.scatter(first, last, links, bar)
-            yield from self._encode(first, last, links, values)
+        """Parts of C in the order of keys."""
+        counted, many = 0, len(self.ranges)
+        for phase, ranges in enumerate(self.phases):
+            if phase and isinstance(self._source, Spilled):
+                with self._progress(f"writing links {phase + 1}/{len(self.phases)}", self._tokens) as bar:
+                    self._source.spill(phase, bar)
+            yield from self._count(ranges, counted, many)
+            counted += len(ranges)
         if isinstance(self._source, Spilled):
             self._source.close()
 
-    def _encode(self, first: int, last: int, links: np.ndarray, values: np.ndarray) -> Iterator[Encoded]:
-        """Sort the buckets [first, last), annotate events, and encode rows."""
+    def _count(self, ranges: list[tuple[int, int]], counted: int, many: int) -> Iterator[Encoded]:
+        """The parts of partitions, which use the same arrays for links. `counted` of `many` came before."""
+        most = max(int(self._source.bucket_sizes[a:b].sum()) for a, b in ranges)
+        links = np.empty(most, np.uint64)
+        for number, (first, last) in enumerate(ranges, counted + 1):
+            label = f"counting {number}/{many}" if many > 1 else "counting"
+            with self._progress(label, self._tokens) as bar:
+                self._source.scatter(first, last, links, bar)
+            yield from self._encode(first, last, links)
+
+    def _encode(self, first: int, last: int, links: np.ndarray) -> Iterator[Encoded]:
+        """Sort the buckets [first, last), annotate events, and encode rows. The counts of events replace the links."""
         bounds = bounds_of(self._source.bucket_sizes, first, last)
         sorting = Sorting(self.threads, self._sorted_together)
         seen = np.zeros(2, np.int64)
@@ -200,10 +220,13 @@ class Counter:
                     links[start:stop].sort()
                 return self._encode_group(links, here, first + a), (0, 0)
             with sorting.scratch(int(np.diff(here).max())) as scratch:
+                values = np.empty(int(here[-1] - here[0]), np.uint32)
                 found = count_kernels.sort_and_annotate(
                     links, here, first + a, *self._key_bits, self._min_counts, values, *scratch
                 )
-            return self._encode_group(links, here, first + a), found
+                part = self._encode_group(links, here, first + a)
+                count_kernels.replace_links(links.view(np.uint32), here, values)
+            return part, found
 
         groups = even_groups(bounds, max(1, int(bounds[-1]) // self._links_per_part))
         for (a, b), (part, found) in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
@@ -211,7 +234,7 @@ class Counter:
             seen += found
             yield part
         if self.annotations is not None:
-            self.annotations.write(first, last, values[: bounds[-1]], seen)
+            self.annotations.write(first, last, links.view(np.uint32), seen)
 
     @property
     def _key_bits(self) -> tuple[np.uint64, np.uint64, np.uint64]:

@@ -2,7 +2,8 @@
 
 Walking over the tokens for every partition takes time that grows with the square of the text. Here the text is walked
 once, in *runs* whose links fit into memory. Each run is scattered to its buckets and written; a partition is read from
-all runs.
+all runs. If the disk is too small for all links, the buckets are divided into *phases*: the text is walked once for
+each, and the links of one phase are on disk at a time.
 """
 
 from __future__ import annotations
@@ -83,40 +84,58 @@ def aligned_bytes(length: int) -> np.ndarray:
 
 
 class Spilled:
-    """The links of a text, as `Walk` has them, from one walk. Partitions must be read in order."""
+    """The links of a text, as `Walk` has them, from one walk a phase. Partitions must be read in order."""
 
     def __init__(
         self, tokens: np.ndarray, extractor: KeySource, threads: int, memory: int, writer: ModelWriter,
         run_tokens: int | None = None, advance: Advance = ignore, numbers: np.ndarray | None = None,
+        n_phases: int = 1,
     ) -> None:  # fmt: skip
         """`memory`: bytes for a run, which has at most `run_tokens`. `writer`: its folder is on the disk to use.
 
-        numbers: of the events, in place of their links, see `Walk.carrying`.
+        The links of the first of `n_phases` are spilled at once. numbers: of the events, in place of their links, see
+        `Walk.carrying`.
         """
         self.threads, buckets = threads, 1 << extractor.layout.bucket_bits
+        self._tokens, self._extractor, self._numbers, self._writer = tokens, extractor, numbers, writer
         length = max(1, memory // (LINK_BYTES * max(1, extractor.n_templates - 1)))
         length = length if run_tokens is None else min(length, run_tokens)
         self.runs = cut(0, len(tokens), length, threads, extractor.block)
         self.sizes = writer.scratch((len(self.runs), threads, buckets))
         self.bucket_sizes = np.zeros(buckets, np.int64)
-        self._file = SpillFile(writer.folder.parent)
+        self.phases = parallel.shares(0, buckets, n_phases)
+        """Ranges of buckets whose links are on disk at the same time."""
         self._next = np.zeros(len(self.runs), np.int64)  # index of each run's next link in the file
+        self._file: SpillFile | None = None
+        self.spill(0, advance)
+
+    def spill(self, phase: int, advance: Advance = ignore) -> None:
+        """Write the links of a phase to disk. The phases before it are read no more."""
+        self.close()
+        self._file = SpillFile(self._writer.folder.parent)
+        (first, last), at = self.phases[phase], 0
         longest = max((run[-1][1] - run[0][0] for run in self.runs), default=0)
-        buffer = aligned_bytes(longest * (extractor.n_templates - 1) * LINK_BYTES)
-        at = 0
+        most = longest * (self._extractor.n_templates - 1)
+        if phase:
+            most = int(self.sizes[:, :, first:last].sum(axis=(1, 2), dtype=np.int64).max(initial=0))
+        buffer = aligned_bytes(most * LINK_BYTES)
         for run, chunks in enumerate(self.runs):
-            walk = Walk(tokens, extractor, threads, chunks[0][0], chunks[-1][1])
-            if numbers is not None:
-                walk = walk.carrying(numbers)
-            walk.scatter(0, buckets, buffer.view(np.uint64), advance)
-            self.sizes[run], self._next[run] = walk.sizes[0], at // LINK_BYTES
-            self.bucket_sizes += walk.bucket_sizes
-            size = _padded(int(walk.bucket_sizes.sum()) * LINK_BYTES)
+            sizes = self.sizes[run : run + 1] if phase else None
+            walk = Walk(self._tokens, self._extractor, self.threads, chunks[0][0], chunks[-1][1], sizes=sizes)
+            if not phase:
+                self.sizes[run] = walk.sizes[0]
+                self.bucket_sizes += walk.bucket_sizes
+            links = walk if self._numbers is None else walk.carrying(self._numbers)
+            links.scatter(first, last, buffer.view(np.uint64), advance)
+            self._next[run] = at // LINK_BYTES
+            size = _padded(int(walk.bucket_sizes[first:last].sum()) * LINK_BYTES)
             self._file.write(buffer[:size].data, at)
             at += size
 
     def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
-        """Read the links of the buckets [first, last) and free their disk, see `Links.scatter`."""
+        """Read the links of buckets [first, last) of the phase on disk, and free their disk; see `Links.scatter`."""
+        assert self._file is not None, "a phase has been spilled"
+        file = self._file
         sizes = self.sizes[:, :, first:last].sum(axis=1, dtype=np.int64)
         starts = bounds_of(self.bucket_sizes, first, last)[:-1] + np.cumsum(sizes, axis=0) - sizes
 
@@ -129,15 +148,16 @@ class Spilled:
                     skipped = at % (ALIGNMENT // LINK_BYTES)
                     length = min(end - at + skipped, READ_BYTES // LINK_BYTES) - skipped
                     size = _padded((skipped + length) * LINK_BYTES)
-                    self._file.read(buffer[:size].data, int(at - skipped) * LINK_BYTES)
+                    file.read(buffer[:size].data, int(at - skipped) * LINK_BYTES)
                     piece = buffer.view(np.uint64)[skipped : skipped + length]
                     count_kernels.place_links(piece, at - begin, sizes[run], starts[run], links)
                     at += length
-                self._file.free(int(begin) * LINK_BYTES, int(end - begin) * LINK_BYTES)
+                file.free(int(begin) * LINK_BYTES, int(end - begin) * LINK_BYTES)
                 self._next[run] = end
                 advance(self.runs[run][-1][1] - self.runs[run][0][0])
 
         parallel.run(work, parallel.shares(0, len(self.runs), self.threads), self.threads)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

@@ -85,7 +85,7 @@ class Walk:
     ) -> None:  # fmt: skip
         """`run_tokens`: tokens of a run, at most; None for as many as possible.
 
-        sizes: see `Links.sizes`, where they are known already.
+        sizes: as a walk over the same tokens found them. (runs, threads, buckets) uint32
         """
         self._numbers: np.ndarray | None = None
         self.tokens, self.extractor, self.threads = tokens, extractor, threads

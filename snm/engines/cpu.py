@@ -39,6 +39,7 @@ TABLE_SHARE = 1 - EVENTS_SHARE
 TOKEN_BYTES = 4
 MIN_PARTITION_BYTES = 128 << 20
 MAX_WALKS = 12  # over the tokens; more would take longer than writing links to disk and reading them again
+SPILL_SHARE = 1 / 3  # of the free disk, for links: counts need disk too
 ROWS_PER_BYTE = 1 / 1024  # rows of M that are made at one time, for each byte of memory
 MAX_ROWS = 1 << 21
 
@@ -96,10 +97,10 @@ class CpuEngine:
         assert annotations is None or isinstance(annotations, AnnotatedEvents)
         taken = 0 if annotations is None else annotations.bytes_in_memory
         available = partition_bytes(s.memory, len(text.tokens), taken)
-        spill = writer if self._spills(text, extractor, available, writer) else None
+        phases = self._spill_phases(text, extractor, available, writer)
         counter = Counter(
             text, extractor, available, s.threads, s.partitions, self.progress, prune, annotations,
-            self.pending_bytes, spill,
+            self.pending_bytes, writer if phases else None, phases,
         )  # fmt: skip
         if counter.least_bytes > available:
             raise SettingsError(
@@ -108,16 +109,15 @@ class CpuEngine:
             )
         return counter
 
-    def _spills(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> bool:
-        """Whether to spill links: only if they take at most half of the free disk, because counts need disk too."""
+    def _spill_phases(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> int:
+        """In how many phases to spill links, each of which takes a share of the free disk; 0 to walk instead."""
         needed = text.events * (extractor.n_templates - 1) * LINK_BYTES
-        if (self.settings.partitions or needed / partition_bytes) <= MAX_WALKS:
-            return False
-        if needed > shutil.disk_usage(writer.folder).free // 2:
-            self.notify(f"counting takes long: give more --memory, or {2 * needed / 1e6:,.0f} MB of free disk")
-            return False
-        self.notify(f"counting needs up to {needed / 1e6:,.0f} MB of disk: memory is small for this text")
-        return True
+        share = int(SPILL_SHARE * shutil.disk_usage(writer.folder).free)
+        phases = -(-needed // max(1, share))
+        if (self.settings.partitions or needed / partition_bytes) < MAX_WALKS + phases:
+            return 0
+        self.notify(f"counting needs up to {min(needed, share) / 1e6:,.0f} MB of disk: memory is small for this text")
+        return phases
 
     def adjustment(self, extractor: Extractor, training: TrainingSettings, slots: int) -> AdjustmentFunction:
         gc.collect()  # compiling a kernel leaves reference cycles, which keep the counting arrays alive

@@ -225,15 +225,16 @@ def move_by_digit(links, order, shift, sizes, to_links, to_order):
 def sort_and_annotate(
     links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, values, other_links, orders, sizes
 ):  # fmt: skip
-    """Sort buckets, and set values[i] to the packed counts of the link that was links[i]; 0 where its row is not kept.
+    """Sort buckets, and give each link its packed counts in `values`, in the order of before; 0 if its row is not kept.
 
-    `other_links` and `orders` (2, n) are scratch memory for the largest bucket. Returns how many values are of features
-    seen at all, and seen more than once.
+    values: of the links from the first bucket on. `other_links` and `orders` (2, n) are scratch memory for the largest
+    bucket. Returns how many values are of features seen at all, and seen more than once.
     """
     seen = seen_again = 0
     for b in range(len(bounds) - 1):
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
-        bucket, packed = links[bounds[b] : bounds[b + 1]], values[bounds[b] : bounds[b + 1]]
+        bucket = links[bounds[b] : bounds[b + 1]]
+        packed = values[bounds[b] - bounds[0] : bounds[b + 1] - bounds[0]]
         n = len(bucket)
         order = orders[0, :n]
         sort_with_order(bucket, order, other_links[:n], orders[1, :n], sizes)
@@ -252,6 +253,15 @@ def sort_and_annotate(
                 for j in range(first, k):
                     packed[order[j]] = counts
     return seen, seen_again
+
+
+@kernel
+def replace_links(halves, bounds, values):
+    """Write the values of each bucket to where its links begin. halves: the links, as two numbers each."""
+    for b in range(len(bounds) - 1):
+        n, start = bounds[b + 1] - bounds[b], bounds[b] - bounds[0]
+        for i in range(n):
+            halves[2 * bounds[b] + i] = values[start + i]
 
 
 @kernel
