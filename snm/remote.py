@@ -158,7 +158,6 @@ class Folder:
         try:
             with open(scratch, "w+b", buffering=0) as file:
                 yield file
-                os.fsync(file.fileno())
             os.replace(scratch, self.path(name))
         finally:
             with suppress(OSError):
@@ -168,9 +167,7 @@ class Folder:
         """Write a file of these bytes."""
         with self.create(name) as file:
             for block in data:
-                left = memoryview(block).cast("B") if len(block) else memoryview(b"")
-                while left:
-                    left = left[file.write(left[:COPIED_BYTES]) :]
+                write_all(file, block)
 
     def upload(self, path: Path, name: str) -> None:
         """Copy a file of this machine."""
@@ -189,6 +186,13 @@ class Folder:
         else:
             with suppress(FileNotFoundError):
                 self._fs.rm(self._path, recursive=True)
+
+
+def write_all(file: IO[bytes], data: bytes | np.ndarray) -> None:
+    """Write all bytes to an unbuffered file."""
+    left = memoryview(data).cast("B") if len(data) else memoryview(b"")  # type: ignore[arg-type]
+    while left:
+        left = left[file.write(left[:COPIED_BYTES]) :]
 
 
 @contextmanager

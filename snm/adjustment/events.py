@@ -106,18 +106,21 @@ class AnnotatedEvents:
                 out = self._in_memory[begin + at : begin + at + sizes[run].sum()]
                 count_kernels.collect_run(values, starts[run], sizes[run], out)
 
-    def add(self, seen: np.ndarray, pieces: Iterable[tuple[int, int, int, np.ndarray]]) -> None:
-        """Add counts that `CodedValues` has coded elsewhere, of some buckets: (run, begin, end, coded) of each piece.
-
-        seen: see `Annotated.write`. (2,)
-        """
+    def add(self, seen: np.ndarray, pieces: Iterable[CodedPiece], threads: int = 1) -> None:
+        """Add counts of some buckets that `CodedValues` has coded elsewhere. seen: see `Annotated.write`. (2,)"""
         self._seen += seen
-        for run, begin, end, coded in pieces:
-            if self._disk:
-                self._disk.append(run, begin, end, coded)
-            else:
-                start = self._runs[run][0]
-                event_codes.decode_values(coded, event_pairs(), self._in_memory[start + begin : start + end])
+        pairs = event_pairs()
+
+        def decode(piece: CodedPiece) -> None:
+            start = self._runs[piece.run][0]
+            event_codes.decode_values(piece.coded, pairs, self._in_memory[start + piece.begin : start + piece.end])
+
+        if self._disk is not None:
+            for piece in pieces:
+                self._disk.append(*piece)
+        else:
+            for _ in parallel.ordered(decode, pieces, threads):
+                pass
 
     def mean_features(self, leave_one_out: bool) -> float:
         return 1.0 + float(self._seen[int(leave_one_out)]) / max(1, len(self))
@@ -179,6 +182,15 @@ def event_pairs() -> np.ndarray:
     pairs = np.empty(event_codes.FIRST_OF_THREE, np.uint32)
     event_codes.list_pairs(pairs)
     return pairs
+
+
+class CodedPiece(NamedTuple):
+    """Values of a run that were coded together."""
+
+    run: int
+    begin: int  # of the first, in its run
+    end: int
+    coded: np.ndarray  # uint8
 
 
 class Piece(NamedTuple):

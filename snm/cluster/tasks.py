@@ -3,26 +3,50 @@
 A task does one of `shards` equal parts of the work, and nothing if its mark is there already. Ray, a Slurm array or a
 shell loop can run them, see docs/cluster.md:
 
-- `size` counts the links of a part of the text in each bucket, `join_sizes` adds them up;
-- `count` counts the links of a range of buckets in the whole text, and annotates events.
+- `size` counts the links of a part of the text in each bucket; `join_sizes` adds them up;
+- `count` counts the links of a range of buckets in the whole text, and annotates events;
+- `build` makes the pages of a range of buckets, once the adjustment has been learned.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from snm import parallel
-from snm.adjustment.events import CodedValues
-from snm.cluster.work import SIZES, OpenJob, checked, name_of, read_mark, write_mark
+from snm.adjustment.events import CodedPiece, CodedValues
+from snm.adjustment.function import Adjustment
+from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.settings import TrainingSettings
+from snm.cluster.work import (
+    CHUNKS,
+    PAGE_FILES,
+    SIZES,
+    VALUES,
+    WEIGHTS,
+    BuildPlan,
+    OpenJob,
+    checked,
+    checksum_of,
+    finished,
+    name_of,
+    read_mark,
+    write_mark,
+)
 from snm.counts.counting import Counter
-from snm.counts.store import Encoded
+from snm.counts.store import Encoded, StoredCounts
 from snm.counts.walks import Links, Walk, bounds_of
 from snm.layouts.counts import CHUNK
-from snm.remote import Folder
+from snm.layouts.matrix import Spread
+from snm.matrix.writing import MatrixWriter
+from snm.progress import ignore
+from snm.remote import Folder, write_all
 
 READ_BYTES = 64 << 20  # of codes, at a time
 Task = Callable[[int, int, str, str], None]
@@ -62,8 +86,7 @@ def join_sizes(shards: int, source: str, target: str) -> None:
     sizes = np.zeros((sum(map(len, opened.runs)), opened.buckets), np.uint32)
     for shard in range(shards):
         name = name_of("size", shard, shards)
-        mark = read_mark(out, name)
-        assert mark is not None, f"{name} is complete"
+        mark = finished(out, name)
         data = checked(out.read(name), mark["checksum"], out.path(name))
         found = np.frombuffer(data, "<u4").reshape(len(mark["chunks"]), opened.buckets)
         for chunk, of_chunk in zip(mark["chunks"], found, strict=True):
@@ -73,10 +96,12 @@ def join_sizes(shards: int, source: str, target: str) -> None:
 
 def links_of(opened: OpenJob) -> Walk:
     """The links of a job's text, whose sizes are known."""
-    return Walk(
+    links = Walk(
         opened.text.tokens, opened.extractor, opened.job.chunks, run_tokens=opened.job.run_tokens,
         sizes=opened.folder.map(SIZES, "<u4"),
     )  # fmt: skip
+    links.threads = opened.job.threads
+    return links
 
 
 def bucket_range(bucket_sizes: np.ndarray, shard: int, shards: int) -> tuple[int, int]:
@@ -120,28 +145,29 @@ def count(shard: int, shards: int, source: str, target: str) -> None:
         return
     opened = open_job(source)
     job, links = opened.job, links_of(opened)
-    links.threads = job.threads
     first, last = bucket_range(links.bucket_sizes, shard, shards)
-    files = [f"{name}.codes", f"{name}.chunks", *([f"{name}.events"] if job.annotated else [])]
     chunks, by_type = [np.zeros(0, CHUNK)], np.zeros((2, 1 << opened.extractor.layout.type_bits), np.int64)
-    with out.create(files[0]) as codes, out.create(files[-1]) as events:
-        annotations = _Annotations(events, job.run_tokens or 1, job.threads) if job.annotated else None
+    with ExitStack() as files:
+        codes = files.enter_context(out.create(f"{name}.codes"))
+        annotations = None
+        if job.annotated:
+            file = files.enter_context(out.create(f"{name}.events"))
+            annotations = _Annotations(file, job.run_tokens or 1, job.threads)
         if first < last:
             counter = Counter(
                 opened.text, opened.extractor, job.memory, job.threads, prune=job.prune, annotations=annotations,
                 links=links, buckets=(first, last),
             )  # fmt: skip
+            counter.check_memory(job.memory)
             for part in counter:
                 chunks.append(part.chunks)
                 by_type += part.by_type
-                codes.write(part.codes.data)
-        if annotations is None:
-            events.write(np.concatenate(chunks).data)
-    if annotations is not None:
-        out.write(files[1], np.concatenate(chunks).view(np.uint8))
+                write_all(codes, part.codes)
+    joined = np.concatenate(chunks).view(np.uint8)
+    out.write(f"{name}.chunks", joined)
     write_mark(
-        out, name, files, buckets=[first, last], by_type=by_type.tolist(),
-        checksum=zlib.crc32(np.concatenate(chunks).view(np.uint8)),  # type: ignore[arg-type]
+        out, name, [f"{name}.{end}" for end in ("codes", "chunks", *(["events"] if job.annotated else []))],
+        buckets=[first, last], by_type=by_type.tolist(), checksum=zlib.crc32(joined),  # type: ignore[arg-type]
         seen=[] if annotations is None else annotations.seen.tolist(),
         pieces=[] if annotations is None else annotations.listed,
     )  # fmt: skip
@@ -150,8 +176,7 @@ def count(shard: int, shards: int, source: str, target: str) -> None:
 def counts_of(shard: int, shards: int, folder: Folder) -> Iterator[Encoded]:
     """The counts of a complete task, in the order of keys."""
     name = name_of("count", shard, shards)
-    mark = read_mark(folder, name)
-    assert mark is not None, f"{name} is complete"
+    mark = finished(folder, name)
     first, _ = mark["buckets"]
     data = checked(folder.read(f"{name}.chunks"), mark["checksum"], folder.path(f"{name}.chunks"))
     chunks, by_type = np.frombuffer(data, CHUNK), np.array(mark["by_type"], np.int64)
@@ -163,21 +188,109 @@ def counts_of(shard: int, shards: int, folder: Folder) -> Iterator[Encoded]:
         by_type = np.zeros_like(by_type)
 
 
-def events_of(
-    shard: int, shards: int, folder: Folder
-) -> tuple[np.ndarray, Iterator[tuple[int, int, int, np.ndarray]]]:
+def events_of(shard: int, shards: int, folder: Folder) -> tuple[np.ndarray, Iterator[CodedPiece]]:
     """The counts of events of a complete task, as `snm.adjustment.events.AnnotatedEvents.add` takes them."""
     name = name_of("count", shard, shards)
-    mark = read_mark(folder, name)
-    assert mark is not None, f"{name} is complete"
-    file = f"{name}.events"
+    mark, file = finished(folder, name), f"{name}.events"
 
-    def pieces() -> Iterator[tuple[int, int, int, np.ndarray]]:
+    def pieces() -> Iterator[CodedPiece]:
         for run, begin, end, at, length, checksum in mark["pieces"]:
             data = checked(folder.read(file, at, at + length), checksum, folder.path(file))
-            yield run, begin, end, np.frombuffer(data, np.uint8)
+            yield CodedPiece(run, begin, end, np.frombuffer(data, np.uint8))
 
     return np.array(mark["seen"], np.int64), pieces()
 
 
-TASKS: dict[str, Task] = {"size": size, "count": count}
+# ---------------------------------------------------------------------------------------------
+# building
+
+
+class SharedCounts(StoredCounts):
+    """The counts of the buckets [first, last), in the files of tasks."""
+
+    def __init__(self, opened: OpenJob, plan: BuildPlan, first: int, last: int) -> None:
+        self.folder, self._files, self._shards = Path(opened.folder.where), opened.folder, plan.shards
+        self.layout, self.first, self.last = opened.extractor.layout, first, last
+        chunks = opened.folder.map(CHUNKS, "|u1").view(CHUNK)
+        self._ends = np.concatenate([[0], np.cumsum(chunks["words"])])[plan.edges]  # words before each task
+        self.chunks = chunks[first:last]
+        self._sum_up()
+        self._codes += int(chunks["words"][:first].sum())
+
+    def _read_codes(self, begin: int, codes: np.ndarray) -> None:
+        """See `StoredCounts`."""
+        end = begin + len(codes)
+        for shard, (a, b) in enumerate(pairwise(self._ends.tolist())):
+            start, stop = max(a, begin), min(b, end)
+            if start < stop:
+                name = f"{name_of('count', shard, self._shards)}.codes"
+                data = self._files.read(name, 8 * (start - a), 8 * (stop - a))
+                codes[start - begin : stop - begin] = np.frombuffer(data, "<u8")
+
+
+class Pages(MatrixWriter):
+    """Makes the pages of some rows. Positions of long rows are counted from 0."""
+
+    def __init__(self, opened: OpenJob, plan: BuildPlan) -> None:
+        training = TrainingSettings(
+            loss=plan.loss, optimiser="sgd", metafeatures=MetafeatureSet.parse(plan.metafeatures, **plan.buckets)
+        )
+        weights = opened.folder.map(WEIGHTS, "<f4")
+        adjustment = Adjustment(opened.extractor, training, len(weights))
+        adjustment.restore(weights)
+        adjustment.start = plan.start
+        self.extractor, self.adjustment, self.threads = opened.extractor, adjustment, opened.job.threads
+        self.rows_per_part, self.singles = plan.rows_per_part, adjustment.singles()
+        self.shift, self.code_bytes = np.uint64(64 - plan.bits), plan.code_bytes
+        self.spread = Spread.over(len(opened.extractor.vocabulary), plan.code_bytes)
+        self._set_values(np.frombuffer(opened.folder.read(VALUES), "<f4"))
+
+    def write_range(self, counts: StoredCounts, bits: int, files: list[IO[bytes]]) -> list[list[int]]:
+        """Write sizes, pages and long rows to three files; return the parts, see `snm.cluster.driver`."""
+        self.n_long, self._files = 0, files
+        self._parts: list[list[int]] = []
+        for part in counts.parts(self.rows_per_part, bits, self.threads):
+            self._links = len(part.targets)
+            self._add(part, ignore)
+        return self._parts
+
+    def _append(
+        self, first: int, sizes: np.ndarray, data: np.ndarray, long_links: np.ndarray, most_rows: int, max_offset: int,
+        shadowed: int,
+    ) -> None:  # fmt: skip
+        self.n_long += len(long_links)
+        arrays = sizes.astype("<u4"), data, long_links
+        self._parts.append([first, *map(len, arrays), most_rows, max_offset, shadowed, self._links])
+        for file, array in zip(self._files, arrays, strict=True):
+            write_all(file, array)
+
+
+_pages: tuple[OpenJob, Pages] | None = None  # of the last job: the weights are read once for each process
+
+
+def build(shard: int, shards: int, source: str, target: str) -> None:
+    """Make the pages of a range of buckets."""
+    global _pages
+    name, out = name_of("build", shard, shards), Folder(target)
+    if read_mark(out, name) is not None:
+        return
+    opened = open_job(source)
+    plan = BuildPlan.read(opened.folder)
+    if _pages is None or _pages[0] is not opened:
+        _pages = None
+        _pages = opened, Pages(opened, plan)
+    unit = max(0, opened.extractor.layout.bucket_bits - plan.bits)  # pages of several buckets are not divided
+    first, last = ((opened.buckets >> unit) * i // shards << unit for i in (shard, shard + 1))
+    names = [f"{name}.{end}" for end in PAGE_FILES]
+    with ExitStack() as stack:
+        files = [stack.enter_context(out.create(file)) for file in names]
+        parts = _pages[1].write_range(SharedCounts(opened, plan, first, last), plan.bits, files)
+    write_mark(out, name, names, parts=parts, checksums=[checksum_of(out, file) for file in names])
+
+
+TASKS: dict[str, Task] = {"size": size, "count": count, "build": build}
+
+
+def perform(task: str, shard: int, shards: int, source: str, target: str) -> None:
+    """Do one task."""
+    TASKS[task](shard, shards, source, target)

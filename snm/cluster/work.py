@@ -10,7 +10,10 @@ The folder is a path that all machines see, or a URL. It has a folder for each t
 | `sizes` | their sum. Chunks: see `snm.counts.walks.Links` |
 | `count-00001-of-00004.codes`, `.chunks` | the counts of a range of buckets, as in docs/format.md, section 12 |
 | `count-00001-of-00004.events` | the counts of the features of events, coded, in these buckets |
-| `size-….json`, `count-….json` | marks: the task is complete. The sizes of its files, and what else it has to say |
+| `build.json` | how the matrix is built: see `BuildPlan` |
+| `chunks`, `weights`, `values` | the chunks of all counts; the weights of the adjustment; the values of the codes |
+| `build-00001-of-00004.sizes`, `.pages`, `.long` | sizes of pages (`<u4`), pages and long rows of a range of buckets |
+| `size-….json`, `count-….json`, `build-….json` | marks: the task is complete. The sizes of its files, and more |
 
 A file gets its name when it is complete, and the mark comes last, so a task can be run again at any time, and several
 times at once: each makes the same bytes.
@@ -39,13 +42,16 @@ from snm.features.families import family_named
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.progress import Notify
-from snm.remote import Folder, is_in_use, is_url, used_lock
+from snm.remote import COPIED_BYTES, Folder, is_in_use, is_url, used_lock
 from snm.storage import hidden_place
 from snm.text.encoding import Text
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
 
-JOB, TOKENS, VOCABULARY, CLASSES, SIZES, OWNER = "job.json", "tokens", "vocabulary", "classes", "sizes", "owner.json"
+JOB, PLAN, OWNER = "job.json", "build.json", "owner.json"
+TOKENS, VOCABULARY, CLASSES, SIZES = "tokens", "vocabulary", "classes", "sizes"
+CHUNKS, WEIGHTS, VALUES = "chunks", "weights", "values"
+PAGE_FILES = "sizes", "pages", "long"
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,28 @@ class Job:
         folder.write(JOB, json.dumps(asdict(job), indent=1).encode())
 
 
+@dataclass(frozen=True)
+class BuildPlan:
+    """How the matrix is built from the counts."""
+
+    loss: str
+    metafeatures: str
+    buckets: dict[str, Any]  # how metafeatures see counts: further arguments of `MetafeatureSet.parse`
+    start: float
+    bits: int  # of a key that say its page
+    code_bytes: int
+    rows_per_part: int
+    shards: int  # tasks that counted
+    edges: list[int]  # of their buckets
+
+    @staticmethod
+    def read(folder: Folder) -> BuildPlan:
+        return BuildPlan(**json.loads(folder.read(PLAN)))
+
+    def write(self, folder: Folder) -> None:
+        folder.write(PLAN, json.dumps(asdict(self), indent=1).encode())
+
+
 def _modules(extractor: Extractor) -> list[tuple[str, str]]:
     """The modules of the user's feature families, and the folders that they are in."""
     found = []
@@ -111,7 +139,10 @@ class OpenJob:
         try:
             found = json.loads(self.folder.read(JOB))
         except FileNotFoundError as error:
-            raise FormatError(f"{where} has no {JOB}; expected the folder of a job of snm train") from error
+            raise FormatError(
+                f"{where} has no {JOB} on {socket.gethostname()}; expected a folder of snm train that all machines "
+                f"share: name one with --work"
+            ) from error
         if found.get("version") != __version__:
             raise FormatError(
                 f"{where} was written by snm {found.get('version')}; this machine has {__version__}: install the same "
@@ -153,6 +184,25 @@ def read_mark(folder: Folder, name: str) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return mark if complete else None
+
+
+def finished(folder: Folder, name: str) -> dict[str, Any]:
+    """What a task has to say that has ended."""
+    mark = read_mark(folder, name)
+    if mark is None:
+        raise FormatError(
+            f"{folder.path(name)} is not complete, though its task has ended; do all machines share the folder? Name "
+            f"one with --work"
+        )
+    return mark
+
+
+def checksum_of(folder: Folder, name: str) -> int:
+    """The checksum of a file."""
+    size, checksum = folder.size(name) or 0, 0
+    for at in range(0, size, COPIED_BYTES):
+        checksum = zlib.crc32(folder.read(name, at, min(at + COPIED_BYTES, size)), checksum)
+    return checksum
 
 
 def checked(data: bytes, checksum: int, where: str) -> bytes:

@@ -171,6 +171,8 @@ class Counter:
         """What the largest bucket takes, which has whole rows: no partition can be smaller."""
         needed = link_bytes * sizes
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
+        if len(sizes) < len(self._source.bucket_sizes):
+            enough = memory  # these buckets are a part already
         most = min(max(memory - scratch, memory // 4), enough)
         phases = self._source.phases if isinstance(self._source, Spilled) else [self.buckets]
         wanted, begin = None if partitions is None else -(-partitions // len(phases)), self.buckets[0]
@@ -178,6 +180,14 @@ class Counter:
             [(first + a, first + b) for a, b in partition_ranges(needed[first - begin : last - begin], most, wanted)]
             for first, last in phases
         ]
+
+    def check_memory(self, available: int) -> None:
+        """Raise an error if the largest bucket takes more than `available` bytes."""
+        if self.least_bytes > available:
+            raise SettingsError(
+                f"a feature is so frequent that its links take {self.least_bytes / 1e6:,.0f} MB of memory; there "
+                f"are {available / 1e6:,.0f} MB for them: give more --memory"
+            )
 
     @property
     def ranges(self) -> list[tuple[int, int]]:

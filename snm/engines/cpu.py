@@ -102,11 +102,7 @@ class CpuEngine:
             text, extractor, available, s.threads, s.partitions, self.progress, prune, annotations,
             self.pending_bytes, writer if phases else None, phases,
         )  # fmt: skip
-        if counter.least_bytes > available:
-            raise SettingsError(
-                f"a feature is so frequent that its links take {counter.least_bytes / 1e6:,.0f} MB of memory; there "
-                f"are {available / 1e6:,.0f} MB for them: give more --memory"
-            )
+        counter.check_memory(available)
         return counter
 
     def _spill_phases(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> int:
