@@ -164,6 +164,8 @@ def _check(settings: Settings, dev: Sources | None) -> None:
         require_torch()
     if settings.engine == "gpu":
         devices.find_gpu()
+    if settings.engine == "ray":
+        devices.require_ray()
 
 
 def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:

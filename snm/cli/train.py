@@ -58,9 +58,11 @@ OPTIONS = [
         help="Memory that training an SNM by one pass may use, mapped files not counted. With less, counting takes "
         "longer, and the adjustment is learned from fewer events with fewer weights."),
     option("--threads", type=Number(1, MAX_THREADS), help="Threads.  [default: all cores]"),
-    option("--engine", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", show_default=True,
-        help="Where to train: on the threads of this machine or a GPU (needs PyTorch). auto takes a GPU where there "
-        "is one, for neural models and texts of a million tokens."),
+    option("--engine", type=click.Choice(["auto", "cpu", "gpu", "ray", "tasks"]), default="auto",
+        show_default=True,
+        help="Where to train: on the threads of this machine, a GPU (needs PyTorch), a Ray cluster, or as tasks that "
+        "other programs run (docs/cluster.md). auto takes a GPU where there is one, for neural models and texts of a "
+        "million tokens."),
     option("--seed", type=Number(0), default=1, show_default=True,
         help="Seed of all random choices. One thread gives the same model bit for bit; several differ a little."),
 
@@ -130,6 +132,10 @@ OPTIONS = [
         help="Bits of a weight in the model file; 8 cost some hundredths of a percent of perplexity."),
     option("--partitions", group="Resources", type=Number(1),
         help="Partitions of the counts.  [default: as many as the memory needs]"),
+    option("--address", group="Resources",
+        help="Of the Ray cluster, such as 10.0.0.1:6379.  [default: one on this machine, or RAY_ADDRESS]"),
+    option("--work", group="Resources",
+        help="Folder or URL that all machines of a cluster share, for temporary files.  [default: beside OUTPUT]"),
 ]
 # fmt: on
 
@@ -200,6 +206,7 @@ TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
 NEURAL_OPTIONS = ("checkpoint",)
 RNN_OPTIONS = ("hidden", "cell", "softmax", "dropout")
 COUNTING_OPTIONS = ("memory", "partitions")
+CLUSTER_OPTIONS = ("address", "work")
 
 
 def _unused_options(options: dict[str, Any]) -> set[str]:
@@ -210,6 +217,8 @@ def _unused_options(options: dict[str, Any]) -> set[str]:
     unused |= set(COUNTING_OPTIONS) if neural else set(NEURAL_OPTIONS)
     unused |= set() if model == "rnn" else set(RNN_OPTIONS)
     unused |= set() if model == "kn" else {"discounts"}
+    unused |= set() if options["engine"] in ("ray", "tasks") else set(CLUSTER_OPTIONS)
+    unused |= {"address"} if options["engine"] == "tasks" else set()
     output = options["softmax"] or ("adaptive" if options["cell"] == "lstm" else "tree")
     return unused | ({"order", "slots"} if model == "rnn" and output == "adaptive" else set())
 
@@ -239,7 +248,7 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
 PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
     "seed",
-    "gate", "prune", "classes", "engine",
+    "gate", "prune", "classes", "engine", "address", "work",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
 METAFEATURE_SETTINGS = ("metafeatures", "feature_buckets", "link_buckets", "merge")

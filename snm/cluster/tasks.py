@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from snm.cluster.work import (
     BuildPlan,
     OpenJob,
     checked,
-    checksum_of,
     finished,
     name_of,
     read_mark,
@@ -228,6 +227,22 @@ class SharedCounts(StoredCounts):
                 codes[start - begin : stop - begin] = np.frombuffer(data, "<u8")
 
 
+class BuiltPart(NamedTuple):
+    """Pages that were made together, see `MatrixWriter._append`."""
+
+    first: int
+    sizes: int
+    data: int
+    long_links: int
+    sizes_checksum: int
+    data_checksum: int
+    long_checksum: int
+    most_rows: int
+    max_offset: int
+    shadowed: int
+    links: int
+
+
 class Pages(MatrixWriter):
     """Makes the pages of some rows. Positions of long rows are counted from 0."""
 
@@ -245,10 +260,10 @@ class Pages(MatrixWriter):
         self.spread = Spread.over(len(opened.extractor.vocabulary), plan.code_bytes)
         self._set_values(np.frombuffer(opened.folder.read(VALUES), "<f4"))
 
-    def write_range(self, counts: StoredCounts, bits: int, files: list[IO[bytes]]) -> list[list[int]]:
-        """Write sizes, pages and long rows to three files; return the parts, see `snm.cluster.driver`."""
+    def write_range(self, counts: StoredCounts, bits: int, files: list[IO[bytes]]) -> list[BuiltPart]:
+        """Write sizes, pages and long rows to three files; return what the parts are."""
         self.n_long, self._files = 0, files
-        self._parts: list[list[int]] = []
+        self._parts: list[BuiltPart] = []
         for part in counts.parts(self.rows_per_part, bits, self.threads):
             self._links = len(part.targets)
             self._add(part, ignore)
@@ -260,7 +275,8 @@ class Pages(MatrixWriter):
     ) -> None:  # fmt: skip
         self.n_long += len(long_links)
         arrays = sizes.astype("<u4"), data, long_links
-        self._parts.append([first, *map(len, arrays), most_rows, max_offset, shadowed, self._links])
+        sums = [zlib.crc32(array) for array in arrays]
+        self._parts.append(BuiltPart(first, *map(len, arrays), *sums, most_rows, max_offset, shadowed, self._links))
         for file, array in zip(self._files, arrays, strict=True):
             write_all(file, array)
 
@@ -285,7 +301,7 @@ def build(shard: int, shards: int, source: str, target: str) -> None:
     with ExitStack() as stack:
         files = [stack.enter_context(out.create(file)) for file in names]
         parts = _pages[1].write_range(SharedCounts(opened, plan, first, last), plan.bits, files)
-    write_mark(out, name, names, parts=parts, checksums=[checksum_of(out, file) for file in names])
+    write_mark(out, name, names, parts=parts)
 
 
 TASKS: dict[str, Task] = {"size": size, "count": count, "build": build}

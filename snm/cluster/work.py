@@ -42,13 +42,13 @@ from snm.features.families import family_named
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.progress import Notify
-from snm.remote import COPIED_BYTES, Folder, is_in_use, is_url, used_lock
+from snm.remote import Folder, is_in_use, is_url, used_lock
 from snm.storage import hidden_place
 from snm.text.encoding import Text
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
 
-JOB, PLAN, OWNER = "job.json", "build.json", "owner.json"
+JOB, PLAN, PHASE, OWNER = "job.json", "build.json", "phase.json", "owner.json"
 TOKENS, VOCABULARY, CLASSES, SIZES = "tokens", "vocabulary", "classes", "sizes"
 CHUNKS, WEIGHTS, VALUES = "chunks", "weights", "values"
 PAGE_FILES = "sizes", "pages", "long"
@@ -197,14 +197,6 @@ def finished(folder: Folder, name: str) -> dict[str, Any]:
     return mark
 
 
-def checksum_of(folder: Folder, name: str) -> int:
-    """The checksum of a file."""
-    size, checksum = folder.size(name) or 0, 0
-    for at in range(0, size, COPIED_BYTES):
-        checksum = zlib.crc32(folder.read(name, at, min(at + COPIED_BYTES, size)), checksum)
-    return checksum
-
-
 def checked(data: bytes, checksum: int, where: str) -> bytes:
     """The data, if it has this checksum."""
     if zlib.crc32(data) != checksum:
@@ -214,6 +206,19 @@ def checked(data: bytes, checksum: int, where: str) -> bytes:
 
 # ---------------------------------------------------------------------------------------------
 # the folder of a run
+
+
+@contextmanager
+def named_folder(where: str) -> Iterator[Folder]:
+    """The folder `where` itself, which other programs can find. It must be empty; it is removed in the end."""
+    folder = Folder(where)
+    if folder.names():
+        raise SettingsError(f"{where} is not empty; name another folder with --work, or remove what a killed run left")
+    try:
+        folder.make()
+        yield folder
+    finally:
+        folder.remove()
 
 
 @contextmanager
