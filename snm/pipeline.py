@@ -10,6 +10,7 @@ gate stay.
 from __future__ import annotations
 
 import shutil
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS
 from snm.adjustment.training import TrainingReport, train_adjustment
-from snm.arguments import functions, shown
+from snm.arguments import flag, functions, shown
 from snm.baselines.backoff.estimation import Estimator, estimate
 from snm.baselines.backoff.katz import Katz
 from snm.baselines.backoff.kneser_ney import KneserNey
@@ -48,9 +49,10 @@ from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
+from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.scoring.model import SnmModel
-from snm.settings import NEURAL, Settings
-from snm.storage import VOCABULARY, ModelWriter
+from snm.settings import CLUSTER, NEURAL, Settings
+from snm.storage import VOCABULARY, ModelWriter, remove_folder
 from snm.text import classes
 from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
 from snm.text.files import Sources, are_files, are_given, find_files, names, plain_size
@@ -127,10 +129,10 @@ def train(
     progress: Progress = silent,
     notify: Notify = ignore,
 ) -> LanguageModel:
-    """Train a model on text and write it to the folder `output`.
+    """Train a model on text and write it to the folder `output`, or to a URL such as s3://bucket/model.
 
-    `sources` name files, folders or globs; or they are an iterable of sentences: strings, or lists of words (a list of
-    strings names files: `iter(sentences)` is an iterable of them).
+    `sources` name files, folders, globs or URLs; or they are an iterable of sentences: strings, or lists of words (a
+    list of strings names files: `iter(sentences)` is an iterable of them).
     `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and training stops by it. Without it a
     slice of the training text is held out where one is needed. `force` replaces a model at `output`. `notify` receives
     messages, `progress` makes progress bars.
@@ -141,6 +143,8 @@ def train(
     functions(progress=progress, notify=notify)
     dev = dev if are_given(dev) else None
     _check(settings, dev)
+    if is_url(output):
+        return _train_to_url(sources, str(output), settings, dev, flag("force", force), progress, notify)
     with devices.gpu_memory_errors(), ModelWriter(output, force, notify) as writer:
         job = Job(settings, writer, progress, notify)
         text, vocabulary = read_text(job, sources)
@@ -151,6 +155,26 @@ def train(
         else:
             _train_backoff(job, text, vocabulary)
     return load(output)
+
+
+def _train_to_url(
+    sources: Sources, output: str, settings: Settings, dev: Sources | None, force: bool, progress: Progress,
+    notify: Notify,
+) -> LanguageModel:  # fmt: skip
+    """Train in the system's temporary folder, and copy the model to a URL."""
+    parent, _, name = output.rstrip("/").rpartition("/")
+    folder, place = Folder(output), Path(tempfile.mkdtemp(prefix="snm-"))
+    if settings.work is None and settings.engine in CLUSTER:
+        settings = replace(settings, work=parent)
+    try:
+        check_replaceable(folder, force)
+        model = train(sources, place / name, settings, dev=dev, progress=progress, notify=notify)
+        check_replaceable(folder, force)  # again: training took its time
+        upload_model(place / name, folder)
+    finally:
+        remove_folder(place)
+    model.path = Path(output)
+    return model
 
 
 def _check(settings: Settings, dev: Sources | None) -> None:

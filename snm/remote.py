@@ -6,6 +6,8 @@ written whole: under a temporary name that is then replaced, or, in an object st
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import secrets
 import shutil
@@ -19,8 +21,9 @@ from typing import IO, Any
 import numpy as np
 
 from snm import system
-from snm.errors import InputError, MissingExtra, SettingsError
-from snm.storage import read_fully
+from snm.arguments import shown
+from snm.errors import FormatError, InputError, MissingExtra, ModelNotFound, SettingsError
+from snm.storage import MANIFEST, read_fully
 
 COPIED_BYTES = 16 << 20  # at a time
 
@@ -32,7 +35,7 @@ def is_url(name: object) -> bool:
 def file_system(url: str) -> tuple[Any, str]:
     """What fsspec has for a URL: a file system, and the path in it."""
     if find_spec("fsspec") is None:
-        raise MissingExtra("fsspec", "ray", "a URL")
+        raise MissingExtra("fsspec", "url", "a URL")
     import fsspec
 
     try:
@@ -63,14 +66,13 @@ def _is_hidden(path: str) -> bool:
     return any(part.startswith(".") for part in path.split("/"))
 
 
-def open_url(url: str) -> IO[bytes]:
+def open_url(url: str) -> io.BufferedReader:
     """Open a file by URL for reading."""
     fs, path = file_system(url)
     try:
-        stream: IO[bytes] = fs.open(path, "rb")
+        return io.BufferedReader(fs.open(path, "rb"), COPIED_BYTES)
     except Exception as error:
         raise InputError(f"cannot read {url}: {error}") from error
-    return stream
 
 
 def size_at(url: str) -> int:
@@ -78,11 +80,58 @@ def size_at(url: str) -> int:
     return int(fs.size(path) or 0)
 
 
+def check_replaceable(folder: Folder, force: bool) -> None:
+    """Raise an error if a model cannot be written to a folder by URL."""
+    names = folder.names()
+    if names and MANIFEST not in names:
+        raise SettingsError(f"{folder.where} exists and is not a model; choose another name")
+    if names and not force:
+        raise SettingsError(
+            f"{folder.where} exists already; choose another name, or replace it with --force (in Python force=True)"
+        )
+
+
+def upload_model(path: Path, folder: Folder) -> None:
+    """Copy a model to a folder, the manifest last: without it, a folder is no model."""
+    files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    old = set(folder.names())
+    folder.delete(MANIFEST)
+    try:
+        folder.make()
+        for name in (*(file for file in files if file != MANIFEST), MANIFEST):
+            folder.upload(path / name, name)
+    except BaseException:
+        if not old:
+            folder.remove()
+        raise
+    for name in old - set(files):
+        folder.delete(name)
+
+
+def download_model(folder: Folder, path: Path) -> None:
+    """Copy a model to a folder of this machine."""
+    try:
+        manifest = folder.read(MANIFEST)
+        files = [str(name) for name in json.loads(manifest)["files"]]
+    except FileNotFoundError:
+        raise ModelNotFound(f"{folder.where}: no such model") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{folder.where}/{MANIFEST} is damaged ({shown(error)}); restore the model") from error
+    for name in files:
+        target = path / name
+        if not target.resolve().is_relative_to(path.resolve()):
+            raise FormatError(f"{folder.where}/{MANIFEST} is damaged: it lists the file {shown(name)}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.download(name, target)
+    (path / MANIFEST).write_bytes(manifest)
+
+
 class Folder:
     """A folder by path or URL."""
 
     def __init__(self, where: str | Path) -> None:
         self.where = str(where).rstrip("/") if is_url(where) else os.path.abspath(where)
+        self._fs: Any
         self._fs, self._path = file_system(self.where) if is_url(where) else (None, self.where)
 
     @property
@@ -173,6 +222,15 @@ class Folder:
         """Copy a file of this machine."""
         with open(path, "rb") as source, self.create(name) as target:
             shutil.copyfileobj(source, target, COPIED_BYTES)
+
+    def download(self, name: str, path: Path) -> None:
+        """Copy a file to this machine."""
+        try:
+            opened = open if self._fs is None else self._fs.open
+            with opened(self.path(name), "rb") as source, open(path, "wb") as target:
+                shutil.copyfileobj(source, target, COPIED_BYTES)
+        except FileNotFoundError:
+            raise FormatError(f"{self.where}/{name} is missing; restore or rebuild the model") from None
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""

@@ -39,11 +39,12 @@ class Settings:
     `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none.
     `prune`: features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or
     16, of a weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the
-    text is large enough; `ray`: a Ray cluster at `address`, or `tasks`, which other programs run (docs/cluster.md), with
-    files in the folder or at the URL `work`. `vocab`: a file of words, one a line. `classes`: how many word classes are learned where the
-    features use them. `document`: the text has documents, separated by blank lines, and features reach across their
-    sentences. `on_error`: what to do with a line that is not UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by
-    U+FFFD) or `skip-line`; it is for the text, held-out text and the file of words.
+    text is large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run.
+    `work` is the folder or the URL that these machines share (docs/cluster.md). `vocab`: a file of words, one a line.
+    `classes`: how many word classes are learned where the features use them. `document`: the text has documents,
+    separated by blank lines, and features reach across their sentences. `on_error`: what to do with a line that is not
+    UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text
+    and the file of words.
     """
 
     model: str = "snm"

@@ -149,14 +149,14 @@ def training_options(command: Command) -> Command:
 
 @click.command(cls=GroupedCommand)
 @click.argument("text", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, help="Folder of the model to write.")
+@click.option("-o", "--output", required=True, help="Folder or URL of the model to write.")
 @training_options
 @click.option("--force", is_flag=True, help="Replace a model of that name.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @import_option
 @json_option
 def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, or - for standard input.
+    """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, URLs, or - for standard input.
 
     One sentence a line, words separated by white space.
     """
@@ -185,12 +185,14 @@ def train(text: tuple[str, ...], output: str, as_json: bool, quiet: bool, **opti
 def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool) -> None:
     """Compile the kernels of this training if the cache has none, after what would stop it at once."""
     from snm import warmup
+    from snm.remote import is_url
     from snm.storage import ModelWriter
     from snm.text.files import find_files
 
     if not warmup.is_ready(settings):
         find_files(text)
-        ModelWriter(output, force)
+        if not is_url(output):
+            ModelWriter(output, force)
         with compiling("train" if settings.model == "snm" else "kn"):
             warmup.compile_training(settings)
 

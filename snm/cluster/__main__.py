@@ -42,7 +42,9 @@ def follow(where: str, worker: int, workers: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m snm.cluster", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m snm.cluster", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("task", choices=[*TASKS, "all"])
     parser.add_argument("--work", required=True, help="folder or URL of --work")
     parser.add_argument("--shard", type=int, required=True, help="number of this part, from 0")

@@ -114,18 +114,17 @@ class ClusterMatrixWriter(MatrixWriter):
     def _collect(self, shard: int, shards: int, folder: Folder, advance: Advance) -> None:
         """Append the pages of a task."""
         name, before, at = name_of("build", shard, shards), self.n_long, [0, 0, 0]
-        types = np.dtype("<u4"), np.dtype("|u1"), np.dtype(self.spread.link_type)
+        types = "<u4", "|u1", self.spread.link_type
         for part in (BuiltPart(*listed) for listed in finished(folder, name)["parts"]):
             arrays = []
-            lengths, sums = (part.sizes, part.data, part.long_links), part[4:7]
-            for i, (end, length, dtype, checksum) in enumerate(zip(PAGE_FILES, lengths, types, sums, strict=True)):
-                file, size = f"{name}.{end}", length * dtype.itemsize
-                data = checked(folder.read(file, at[i], at[i] + size), checksum, folder.path(file))
-                arrays.append(np.frombuffer(bytearray(data), dtype))
+            for i, dtype in enumerate(types):
+                file, size = f"{name}.{PAGE_FILES[i]}", part.lengths[i] * np.dtype(dtype).itemsize
+                read = checked(folder.read(file, at[i], at[i] + size), part.checksums[i], folder.path(file))
+                arrays.append(np.frombuffer(bytearray(read), dtype))
                 at[i] += size
-            sizes, data_of_pages, long_links = arrays
-            kernels.move_long_rows(data_of_pages, sizes.astype(np.int64), before)
-            self._append(part.first, sizes, data_of_pages, long_links, part.most_rows, part.max_offset, part.shadowed)
+            sizes, data, long_links = arrays
+            kernels.move_long_rows(data, sizes.astype(np.int64), before)
+            self._append(part.first, sizes, data, long_links, part.most_rows, part.max_offset, part.shadowed)
             advance(part.links)
         for end in PAGE_FILES:
             folder.delete(f"{name}.{end}")

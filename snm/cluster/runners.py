@@ -70,7 +70,9 @@ class RayRunner:
 
     def run(self, task: str, shards: int, folder: Folder) -> Iterator[int]:
         where = folder.where
-        return in_order(_RayPool(self._ray, self.slots, lambda i: self._perform.remote(task, i, shards, where, where)), shards)
+        return in_order(
+            _RayPool(self._ray, self.slots, lambda i: self._perform.remote(task, i, shards, where, where)), shards
+        )
 
     def close(self) -> None:
         if self._owned:

@@ -231,12 +231,8 @@ class BuiltPart(NamedTuple):
     """Pages that were made together, see `MatrixWriter._append`."""
 
     first: int
-    sizes: int
-    data: int
-    long_links: int
-    sizes_checksum: int
-    data_checksum: int
-    long_checksum: int
+    lengths: list[int]  # of sizes, pages and long rows
+    checksums: list[int]  # of the same
     most_rows: int
     max_offset: int
     shadowed: int
@@ -275,8 +271,8 @@ class Pages(MatrixWriter):
     ) -> None:  # fmt: skip
         self.n_long += len(long_links)
         arrays = sizes.astype("<u4"), data, long_links
-        sums = [zlib.crc32(array) for array in arrays]
-        self._parts.append(BuiltPart(first, *map(len, arrays), *sums, most_rows, max_offset, shadowed, self._links))
+        lengths, sums = [len(array) for array in arrays], [zlib.crc32(array.data) for array in arrays]
+        self._parts.append(BuiltPart(first, lengths, sums, most_rows, max_offset, shadowed, self._links))
         for file, array in zip(self._files, arrays, strict=True):
             write_all(file, array)
 
