@@ -208,7 +208,7 @@ class TestTasks:
             shared = replace(BASE, engine="tasks", work=str(tmp_path / "work"))
 
             def restart(line: str) -> None:
-                if line.startswith("about"):  # a part of the counts is there
+                if line.startswith("waiting") and len(both) == 2:
                     both[1].kill()
                     both.append(subprocess.Popen([*command, "--shard", "1"], env=ENVIRONMENT))
 

@@ -16,20 +16,22 @@ import time
 from snm.cluster.runners import LOOKS
 from snm.cluster.tasks import TASKS, perform
 from snm.cluster.work import PHASE, name_of
-from snm.errors import SnmError
+from snm.errors import SettingsError, SnmError
 from snm.remote import Folder
 
 
-def follow(where: str, worker: int, workers: int) -> None:
-    """Do every `workers`-th task of each phase, until the folder is removed. Waits for it if it is not there yet."""
+def follow(where: str, worker: int, workers: int, wait: float) -> None:
+    """Do every `workers`-th task of each phase, until the folder is removed. Waits `wait` seconds for it to be there."""
     name_of("worker", worker, workers)  # validates them
-    folder, done, pause = Folder(where), 0, LOOKS[0]
+    folder, done, pause, deadline = Folder(where), 0, LOOKS[0], time.monotonic() + wait
     while True:
         try:
             phase = json.loads(folder.read(PHASE))
         except FileNotFoundError:
             if done:
                 return
+            if time.monotonic() > deadline:
+                raise SettingsError(f"{where} has no {PHASE} after {wait:,.0f} seconds; is snm train running?") from None
             phase = {"phase": done}
         if phase["phase"] == done:
             time.sleep(pause)
@@ -49,10 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", required=True, help="folder or URL of --work")
     parser.add_argument("--shard", type=int, required=True, help="number of this part, from 0")
     parser.add_argument("--shards", type=int, required=True, help="number of parts")
+    parser.add_argument("--wait", type=float, default=3600, help="seconds to wait for the folder to be there (3600)")
     given = parser.parse_args(arguments)
     try:
         if given.task == "all":
-            follow(given.work, given.shard, given.shards)
+            follow(given.work, given.shard, given.shards, given.wait)
         else:
             perform(given.task, given.shard, given.shards, given.work, given.work)
     except SnmError as error:
