@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from snm import system
 from snm.arguments import shown
@@ -176,11 +177,19 @@ class Folder:
                 return b""
             data: bytes = self._fs.cat_file(self.path(name), start=start, end=stop)
             return data
+        with open(self.path(name), "rb") as file:
+            file.seek(start)
+            return file.read(-1 if stop is None else stop - start)
+
+    def read_array(self, name: str, dtype: npt.DTypeLike, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """The bytes [start, stop) of a file as an array that can be changed."""
+        stop = (self.size(name) or 0) if stop is None else stop
+        if self._fs is not None:
+            return np.frombuffer(bytearray(self.read(name, start, stop)), dtype)
+        array = np.empty(stop - start, np.uint8)
         with open(self.path(name), "rb", buffering=0) as file:
-            size = (os.fstat(file.fileno()).st_size if stop is None else stop) - start
-            array = np.empty(max(0, size), np.uint8)
             read_fully(file, array, start)
-        return array.tobytes()
+        return array.view(dtype)
 
     def map(self, name: str, dtype: str) -> np.ndarray:
         """A file as an array: mapped, or first copied to a temporary file without a name."""

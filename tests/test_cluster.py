@@ -35,9 +35,7 @@ from snm.remote import Folder
 from snm.settings import Settings
 from tests.conftest import SMALL_SKIPS, write_bigrams
 
-needs_ray = pytest.mark.skipif(
-    find_spec("ray") is None or sys.platform == "win32", reason="needs Ray: pip install ray"
-)
+needs_ray = pytest.mark.skipif(find_spec("ray") is None or sys.platform == "win32", reason="needs Ray: pip install ray")
 needs_s3 = pytest.mark.skipif(
     find_spec("moto") is None or find_spec("s3fs") is None, reason="needs an S3 server: pip install 'moto[server]' s3fs"
 )
@@ -306,7 +304,7 @@ class Cluster:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("ray_cluster.py"))],
             env={**ENVIRONMENT, "RAY_TMPDIR": str(folder)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
+            stderr=None, text=True,
         )  # fmt: skip
         self.address = self._line()
         assert self.address, "the cluster has not started"
@@ -385,9 +383,7 @@ class TestRay:
         assert contents(tmp_path / "m") == expected
         assert names(tmp_path) == ["m"]
 
-    def test_two_jobs_at_once(
-        self, cluster: Cluster, texts: Path, tmp_path: Path, expected: dict[str, bytes]
-    ) -> None:
+    def test_two_jobs_at_once(self, cluster: Cluster, texts: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
         both = [cluster.train(texts / "train.txt", tmp_path / name, *self.OPTIONS) for name in ("a", "b")]
         for process in both:
             ends(process)

@@ -31,7 +31,9 @@ def follow(where: str, worker: int, workers: int, wait: float) -> None:
             if done:
                 return
             if time.monotonic() > deadline:
-                raise SettingsError(f"{where} has no {PHASE} after {wait:,.0f} seconds; is snm train running?") from None
+                raise SettingsError(
+                    f"{where} has no {PHASE} after {wait:,.0f} seconds; is snm train running?"
+                ) from None
             phase = {"phase": done}
         if phase["phase"] == done:
             time.sleep(pause)

@@ -119,8 +119,8 @@ class ClusterMatrixWriter(MatrixWriter):
             arrays = []
             for i, dtype in enumerate(types):
                 file, size = f"{name}.{PAGE_FILES[i]}", part.lengths[i] * np.dtype(dtype).itemsize
-                read = checked(folder.read(file, at[i], at[i] + size), part.checksums[i], folder.path(file))
-                arrays.append(np.frombuffer(bytearray(read), dtype))
+                array = folder.read_array(file, dtype, at[i], at[i] + size)
+                arrays.append(checked(array, part.checksums[i], folder.path(file)))
                 at[i] += size
             sizes, data, long_links = arrays
             kernels.move_long_rows(data, sizes.astype(np.int64), before)

@@ -86,8 +86,9 @@ def join_sizes(shards: int, source: str, target: str) -> None:
     for shard in range(shards):
         name = name_of("size", shard, shards)
         mark = finished(out, name)
-        data = checked(out.read(name), mark["checksum"], out.path(name))
-        found = np.frombuffer(data, "<u4").reshape(len(mark["chunks"]), opened.buckets)
+        found = checked(out.read_array(name, "<u4"), mark["checksum"], out.path(name)).reshape(
+            len(mark["chunks"]), opened.buckets
+        )
         for chunk, of_chunk in zip(mark["chunks"], found, strict=True):
             sizes[chunk] += of_chunk
     out.write(SIZES, sizes)
@@ -177,12 +178,12 @@ def counts_of(shard: int, shards: int, folder: Folder) -> Iterator[Encoded]:
     name = name_of("count", shard, shards)
     mark = finished(folder, name)
     first, _ = mark["buckets"]
-    data = checked(folder.read(f"{name}.chunks"), mark["checksum"], folder.path(f"{name}.chunks"))
-    chunks, by_type = np.frombuffer(data, CHUNK), np.array(mark["by_type"], np.int64)
+    chunks = checked(folder.read_array(f"{name}.chunks", CHUNK), mark["checksum"], folder.path(f"{name}.chunks"))
+    by_type = np.array(mark["by_type"], np.int64)
     ends = np.concatenate([[0], np.cumsum(chunks["words"])])
     edges = np.searchsorted(ends, np.arange(READ_BYTES // 8, int(ends[-1]), READ_BYTES // 8)).tolist()
     for a, b in parallel.between([0, *edges, len(chunks)]):
-        codes = np.frombuffer(folder.read(f"{name}.codes", 8 * int(ends[a]), 8 * int(ends[b])), np.uint64)
+        codes = folder.read_array(f"{name}.codes", "<u8", 8 * int(ends[a]), 8 * int(ends[b]))
         yield Encoded(first + a, chunks[a:b], codes, by_type)
         by_type = np.zeros_like(by_type)
 
@@ -194,8 +195,8 @@ def events_of(shard: int, shards: int, folder: Folder) -> tuple[np.ndarray, Iter
 
     def pieces() -> Iterator[CodedPiece]:
         for run, begin, end, at, length, checksum in mark["pieces"]:
-            data = checked(folder.read(file, at, at + length), checksum, folder.path(file))
-            yield CodedPiece(run, begin, end, np.frombuffer(data, np.uint8))
+            coded = checked(folder.read_array(file, np.uint8, at, at + length), checksum, folder.path(file))
+            yield CodedPiece(run, begin, end, coded)
 
     return np.array(mark["seen"], np.int64), pieces()
 
@@ -223,8 +224,9 @@ class SharedCounts(StoredCounts):
             start, stop = max(a, begin), min(b, end)
             if start < stop:
                 name = f"{name_of('count', shard, self._shards)}.codes"
-                data = self._files.read(name, 8 * (start - a), 8 * (stop - a))
-                codes[start - begin : stop - begin] = np.frombuffer(data, "<u8")
+                codes[start - begin : stop - begin] = self._files.read_array(
+                    name, "<u8", 8 * (start - a), 8 * (stop - a)
+                )
 
 
 class BuiltPart(NamedTuple):
@@ -254,7 +256,7 @@ class Pages(MatrixWriter):
         self.rows_per_part, self.singles = plan.rows_per_part, adjustment.singles()
         self.shift, self.code_bytes = np.uint64(64 - plan.bits), plan.code_bytes
         self.spread = Spread.over(len(opened.extractor.vocabulary), plan.code_bytes)
-        self._set_values(np.frombuffer(opened.folder.read(VALUES), "<f4"))
+        self._set_values(opened.folder.read_array(VALUES, "<f4"))
 
     def write_range(self, counts: StoredCounts, bits: int, files: list[IO[bytes]]) -> list[BuiltPart]:
         """Write sizes, pages and long rows to three files; return what the parts are."""

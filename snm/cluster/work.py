@@ -197,9 +197,9 @@ def finished(folder: Folder, name: str) -> dict[str, Any]:
     return mark
 
 
-def checked(data: bytes, checksum: int, where: str) -> bytes:
+def checked(data: np.ndarray, checksum: int, where: str) -> np.ndarray:
     """The data, if it has this checksum."""
-    if zlib.crc32(data) != checksum:
+    if zlib.crc32(data.view(np.uint8).data) != checksum:
         raise FormatError(f"{where} is damaged: its checksum differs from its mark's; train again")
     return data
 
