@@ -1,4 +1,4 @@
-"""Training by tasks: in a loop, by other programs, on a Ray cluster whose parts are killed, and through an S3 server."""
+"""Training by tasks: in a loop, by other programs, on a Ray cluster whose parts are killed, with an S3 server."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TestTasks:
     def folder(self, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
         """The folder of a training that was stopped before building."""
         monkeypatch.setattr(engine, "WaitingRunner", Loop)
-        monkeypatch.setattr(work.Folder, "delete", lambda *arguments: None)
+        monkeypatch.setattr(Folder, "delete", lambda *arguments: None)
 
         def stop(*arguments: object) -> None:
             shutil.copytree(tmp_path / "work", tmp_path / "kept")
@@ -183,10 +183,7 @@ class TestTasks:
         data[len(data) // 2] ^= 1
         folder.write(file, bytes(data))
         with pytest.raises(FormatError, match="is damaged: its checksum"):
-            for _ in tasks.counts_of(1, 6, folder):
-                pass
-            for _ in tasks.events_of(1, 6, folder)[1]:
-                pass
+            _ = [*tasks.counts_of(1, 6, folder), *tasks.events_of(1, 6, folder)[1]]
 
     def test_errors_are_one_line(self, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run_task(["count", "--work", str(tmp_path), "--shard", "0", "--shards", "1"]) == 2
@@ -304,7 +301,7 @@ class Cluster:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("ray_cluster.py"))],
             env={**ENVIRONMENT, "RAY_TMPDIR": str(folder)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=None, text=True,
+            stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         self.address = self._line()
         assert self.address, "the cluster has not started"
@@ -327,10 +324,8 @@ class Cluster:
         )
 
     def close(self) -> None:
-        if self.process.stdin is not None:
-            self.process.stdin.close()
         try:
-            self.process.wait(30)
+            self.process.communicate(timeout=30)
         finally:
             self.process.kill()
 
@@ -360,15 +355,16 @@ def wait_for(folder: Path, pattern: str) -> None:
         time.sleep(0.005)
 
 
+@pytest.fixture(scope="module")
+def expected(texts: Path) -> dict[str, bytes]:
+    """The files of the model of the CPU engine."""
+    pipeline.train(texts / "train.txt", texts / "cpu", replace(BASE, features=SMALL_SKIPS)).close()
+    return contents(texts / "cpu")
+
+
 @needs_ray
 class TestRay:
     OPTIONS = ("--features", SMALL_SKIPS, "--partitions", 12)
-
-    @pytest.fixture(scope="class")
-    def expected(self, texts: Path) -> dict[str, bytes]:
-        settings = replace(BASE, features=SMALL_SKIPS)
-        pipeline.train(texts / "train.txt", texts / "cpu", settings)
-        return contents(texts / "cpu")
 
     @pytest.mark.parametrize("phase", ["size", "count", "build"])
     def test_parts_of_the_cluster_are_killed(

@@ -21,7 +21,7 @@ from snm.remote import Folder
 
 
 def follow(where: str, worker: int, workers: int, wait: float) -> None:
-    """Do every `workers`-th task of each phase, until the folder is removed. Waits `wait` seconds for it to be there."""
+    """Do every `workers`-th task of each phase, until the folder is removed. `wait`: seconds for it to be there."""
     name_of("worker", worker, workers)  # validates them
     folder, done, pause, deadline = Folder(where), 0, LOOKS[0], time.monotonic() + wait
     while True:
