@@ -62,9 +62,7 @@ class RayRunner:
                 f"no machine of the Ray cluster has a CPU and {memory >> 20:,} MB for a task; the largest has "
                 f"{int(most) >> 20:,} MB: give less --memory"
             )
-        self._perform = self._ray.remote(perform).options(
-            num_cpus=self.threads, memory=memory, max_retries=RAY_RETRIES, scheduling_strategy="SPREAD"
-        )
+        self._perform = self._ray.remote(perform).options(num_cpus=self.threads, memory=memory, max_retries=RAY_RETRIES)
         cpus = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         notify(f"engine ray: {len(nodes)} machines, {self.slots} tasks at a time, each with {cpus}")
 
