@@ -393,7 +393,8 @@ class TestRay:
         assert names(tmp_path) == ["m"]
 
     def test_two_jobs_at_once(self, cluster: Cluster, texts: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-        both = [cluster.train(texts / "train.txt", tmp_path / name, *self.OPTIONS) for name in ("a", "b")]
+        options = "--features", SMALL_SKIPS, "--partitions", 4
+        both = [cluster.train(texts / "train.txt", tmp_path / name, *options) for name in ("a", "b")]
         for process in both:
             ends(process)
         assert contents(tmp_path / "a") == contents(tmp_path / "b") == expected
