@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "snm"
 ROOMS: list[list[str]] = [
     ["errors", "progress", "system", "version"],
-    ["arguments", "parallel", "memory", "devices", "storage"],
+    ["arguments", "parallel", "memory", "devices", "storage", "remote"],
     ["layouts"],
     ["kernels"],
     ["text"],
@@ -27,6 +27,7 @@ ROOMS: list[list[str]] = [
     ["baselines"],
     ["loading"],
     ["evaluation", "mixing", "settings"],
+    ["cluster"],
     ["engines"],
     ["disk", "counted"],
     ["pipeline"],

@@ -1,4 +1,4 @@
-"""The GPU, for engines and neural models. PyTorch is imported only where there may be one."""
+"""The GPU, for engines and neural models, and Ray. PyTorch is imported only where there may be a GPU."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def has_gpu() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+def require_ray() -> None:
+    if find_spec("ray") is None:
+        raise MissingExtra("ray", "ray", "the Ray engine")
 
 
 @contextmanager

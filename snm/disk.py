@@ -118,14 +118,12 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def check(needed: float, free: int, notify: Notify) -> None:
-    """Say how much disk is needed, and raise an error if less is free."""
-    message = f"training needs about {size(needed)} of disk at its peak, {size(free)} are free"
+def check(needed: float, free: int, what: str, remedy: str, notify: Notify) -> None:
+    """Say how much disk is needed for `what`, and raise an error with a `remedy` if less is free."""
+    message = f"{what} needs about {size(needed)} of disk at its peak, {size(free)} are free"
     notify(message)
     if needed > free:
-        raise SettingsError(
-            f"{message}: free some, write to another disk, or choose fewer features (--prune, --preset)"
-        )
+        raise SettingsError(f"{message}: free some, write to another disk, or {remedy}")
 
 
 def size(n: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from snm.arguments import file_path, functions, shown
 from snm.errors import FormatError
 from snm.model import LanguageModel
 from snm.progress import Progress, silent
+from snm.remote import Folder, download_model, is_url
 
 _KINDS = {
     "snm": "snm.scoring.model:SnmModel",
@@ -28,12 +30,16 @@ TRIES = 20  # to open a model that is being replaced
 def load(path: str | Path, *, progress: Progress = silent) -> LanguageModel:
     """Open a model folder. Arrays are mapped, not read, so this takes milliseconds whatever their size.
 
+    A URL, such as s3://bucket/model, is copied to the system's temporary folder (TMPDIR) first, each time.
+
     If the model is replaced meanwhile, its files may be of two versions: then the new one is opened.
 
     An ARPA file, plain or compressed, is opened too. It is converted each time, in the system's temporary folder
     (TMPDIR), which takes seconds to minutes for a large one and is shown by `progress`; `import_arpa` does it once.
     """
     functions(progress=progress)
+    if is_url(path):
+        return _load_url(str(path))
     path = file_path("path", path)
     if is_arpa(path):
         from snm.baselines.backoff.arpa import ArpaModel
@@ -50,6 +56,18 @@ def load(path: str | Path, *, progress: Progress = silent) -> LanguageModel:
         if storage.version_of(Path(path)) == version:
             return model
     raise FormatError(f"{path} is replaced again and again; try later")
+
+
+def _load_url(url: str) -> LanguageModel:
+    """Open a copy of a model in the system's temporary folder, which is removed at once: its files are mapped."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        download_model(Folder(url), folder / "model")
+        model = _open(folder / "model")
+    finally:
+        storage.remove_folder(folder)
+    model.path = Path(url)
+    return model
 
 
 def is_arpa(path: Path) -> bool:

@@ -10,6 +10,7 @@ of the whole text, are read from there.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS
 from snm.adjustment.training import TrainingReport, train_adjustment
-from snm.arguments import functions, shown
+from snm.arguments import flag, functions, shown
 from snm.baselines.backoff.estimation import Estimator, estimate
 from snm.baselines.backoff.katz import Katz
 from snm.baselines.backoff.kneser_ney import KneserNey
@@ -50,9 +51,10 @@ from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
+from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.scoring.model import SnmModel
-from snm.settings import NEURAL, Settings
-from snm.storage import COUNTS, VOCABULARY, ModelWriter
+from snm.settings import CLUSTER, NEURAL, Settings
+from snm.storage import COUNTS, VOCABULARY, ModelWriter, remove_folder
 from snm.text import classes
 from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
 from snm.text.files import Sources, are_files, are_given, find_files, names, plain_size
@@ -130,10 +132,10 @@ def train(
     progress: Progress = silent,
     notify: Notify = ignore,
 ) -> LanguageModel:
-    """Train a model on text and write it to the folder `output`.
+    """Train a model on text and write it to the folder `output`, or to a URL such as s3://bucket/model.
 
-    `sources` name files, folders or globs; or they are an iterable of sentences: strings, or lists of words (a list of
-    strings names files: `iter(sentences)` is an iterable of them).
+    `sources` name files, folders, globs or URLs; or they are an iterable of sentences: strings, or lists of words (a
+    list of strings names files: `iter(sentences)` is an iterable of them).
     `counts` is a folder that `count_text` or `merge_counts` wrote, and `sources` are None then: the model is the one
     that its text would give. Text, vocabulary and an SNM's features come from there; other models use the text alone.
     `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and training stops by it. Without it a
@@ -152,6 +154,9 @@ def train(
     elif sources is None:
         raise SettingsError("no text given; expected text, or counts=...")
     _check(settings, dev)
+    if is_url(output):
+        how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
+        return _train_to_url(sources, str(output), settings, flag("force", force), how)
     with devices.gpu_memory_errors(), ModelWriter(output, force, notify) as writer:
         job = Job(settings, writer, progress, notify, counted)
         text, vocabulary = read_text(job, sources) if sources is not None and counted is None else read_counted(job)
@@ -162,6 +167,25 @@ def train(
         else:
             _train_backoff(job, text, vocabulary)
     return load(output)
+
+
+def _train_to_url(
+    sources: Sources | None, output: str, settings: Settings, force: bool, how: dict[str, Any]
+) -> LanguageModel:
+    """Train in the system's temporary folder, and copy the model to a URL. `how`: further arguments of `train`."""
+    parent, _, name = output.rstrip("/").rpartition("/")
+    folder, place = Folder(output), Path(tempfile.mkdtemp(prefix="snm-"))
+    if settings.work is None and settings.engine in CLUSTER:
+        settings = replace(settings, work=parent)
+    try:
+        check_replaceable(folder, force)
+        model = train(sources, place / name, settings, **how)
+        check_replaceable(folder, force)  # again: training took its time
+        upload_model(place / name, folder)
+    finally:
+        remove_folder(place)
+    model.path = Path(output)
+    return model
 
 
 def count_text(
@@ -207,6 +231,11 @@ def count_text(
 def settings_for(counted: CountedText, settings: Settings) -> Settings:
     """The settings with those that a counted text determines; an error where they contradict it."""
     vocabulary = counted.manifest["vocabulary"]
+    if settings.engine in CLUSTER:
+        raise SettingsError(
+            f"engine is {settings.engine!r}, which counts text; {counted.path} is counted already: leave out engine, "
+            f"or train from the text"
+        )
     if settings.vocab is not None or settings.max_words is not None:
         raise SettingsError(f"the vocabulary is that of the counts {counted.path}; leave out vocab and max_words")
     for name in ("closed", "document"):
@@ -241,6 +270,8 @@ def _check(settings: Settings, dev: Sources | None) -> None:
         require_torch()
     if settings.engine == "gpu":
         devices.find_gpu()
+    if settings.engine == "ray":
+        devices.require_ray()
 
 
 def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
@@ -488,7 +519,11 @@ def check_disk(
             stages = disk.counted_stages(made, spill)
         else:
             stages = disk.snm_stages(made, s, spill, on_disk, texts.counted_again)
-    disk.check(max(stages.values()), free, job.notify)
+    if job.writer.kind is COUNTS:
+        what, remedy = "counting", "choose fewer features"
+    else:
+        what, remedy = "training", "choose fewer features (--prune, --preset)"
+    disk.check(max(stages.values()), free, what, remedy, job.notify)
 
 
 def forecast_counts(

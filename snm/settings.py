@@ -18,7 +18,8 @@ from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
 MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
-ENGINES = ("auto", "cpu", "gpu")
+CLUSTER = ("ray", "tasks")  # engines of several machines
+ENGINES = ("auto", "cpu", "gpu", *CLUSTER)
 DISCOUNTS = ("modified", "single")
 DEFAULT_ORDER = 5
 MIN_MEMORY = 512 << 20
@@ -38,10 +39,12 @@ class Settings:
     `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none.
     `prune`: features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or
     16, of a weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the
-    text is large enough. `vocab`: a file of words, one a line. `classes`: how many word classes are learned where the
-    features use them. `document`: the text has documents, separated by blank lines, and features reach across their
-    sentences. `on_error`: what to do with a line that is not UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by
-    U+FFFD) or `skip-line`; it is for the text, held-out text and the file of words.
+    text is large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run.
+    `work` is the folder or the URL that these machines share (docs/cluster.md). `vocab`: a file of words, one a line.
+    `classes`: how many word classes are learned where the features use them. `document`: the text has documents,
+    separated by blank lines, and features reach across their sentences. `on_error`: what to do with a line that is not
+    UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text
+    and the file of words.
     """
 
     model: str = "snm"
@@ -65,6 +68,8 @@ class Settings:
     classes: int = CLASSES
     weight_bits: int = 8
     engine: str = "auto"
+    address: str | None = None
+    work: str | None = None
 
     def __post_init__(self) -> None:
         set_whole_numbers(
@@ -83,6 +88,13 @@ class Settings:
             object.__setattr__(self, "vocab", file_path("vocab", self.vocab))
         if self.features is not None and not isinstance(self.features, str):
             raise SettingsError(f"features is {shown(self.features)}; expected a specification: a string")
+        for name in ("address", "work"):
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
+                raise SettingsError(f"{name} is {shown(getattr(self, name))}; expected a string")
+        if self.engine in CLUSTER and self.model != "snm":
+            raise SettingsError(f"engine {self.engine} is for SNM; a model of kind {self.model!r} is trained here")
+        if self.engine == "tasks" and self.work is None:
+            raise SettingsError("engine tasks needs a folder that all machines share; name one with --work")
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
         if self.model != "snm" and self.features is not None:

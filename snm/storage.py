@@ -136,6 +136,10 @@ class ModelWriter:
         elif self.path.exists():
             _check_replaceable(self.path, self.kind)
 
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Have a function called when writing has ended, whether the model is complete or not."""
+        self._resources.callback(call)
+
     def array(self, name: str, dtype: str, chunk_bytes: int = CHUNK_BYTES) -> ArrayWriter:
         """A new array of the model."""
         self._arrays[name] = ArrayWriter(self.folder / f"{name}.npy", dtype, chunk_bytes)
@@ -252,7 +256,7 @@ class ModelWriter:
     def __enter__(self) -> ModelWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.folder = self._resources.enter_context(_hidden_place(self.path, self.notify))
+            self.folder = self._resources.enter_context(hidden_place(self.path, self.notify))
             self._check_output()  # again: a model of a killed run may be there now
             self.folder.mkdir()
         except OSError as error:
@@ -295,7 +299,7 @@ def wait_for_turn(path: Path) -> bool:
 
 
 @contextmanager
-def _hidden_place(path: Path, notify: Notify) -> Iterator[Path]:
+def hidden_place(path: Path, notify: Notify) -> Iterator[Path]:
     """A hidden name beside `path`, for what is to be renamed to it. A locked file marks it as in use.
 
     If the process is killed, the mark remains and nobody has it locked. The next writer of `path` then removes both.
@@ -405,7 +409,7 @@ def replaced_file(name: str, notify: Notify = ignore) -> Iterator[IO[str]]:
         with open(path, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
         return
-    with _hidden_place(path, notify) as scratch:
+    with hidden_place(path, notify) as scratch:
         try:
             with open(scratch, "w", encoding="utf-8", newline="\n") as stream:
                 yield stream

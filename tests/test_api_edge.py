@@ -171,6 +171,32 @@ def test_a_method_with_odd_arguments(kind: str, method: str) -> None:
 
 QUICK = snm.Settings(model="sbo", order=1, threads=1)
 GATED = snm.Settings(order=1, min_count=1, gate=4, threads=1)
+COUNTING = snm.Settings(order=1, vocab="words", threads=1)
+
+
+def counted() -> snm.CountedText:
+    """The text of `test_a_function_with_odd_arguments`, counted, in the folder `c`."""
+    return snm.count_text("text.txt", "c", COUNTING, force=True)
+
+
+def merge_one(**arguments: Any) -> Any:
+    """`merge_counts` with a folder to merge."""
+    counted()
+    return snm.merge_counts(**arguments)
+
+
+def train_counts(**arguments: Any) -> Any:
+    """`train` with a folder of counts."""
+    counted()
+    return snm.train(output="m", settings=snm.Settings(gate=0, threads=1), force=True, **arguments)
+
+
+def counted_text(path: Any) -> Any:
+    """`CountedText` with a folder to open."""
+    counted()
+    return snm.CountedText(path)
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load": (snm.load, {"path": GOLDEN / "format3" / "snm", "progress": silent}),
     "train": (snm.train, {"sources": "text.txt", "output": "m", "settings": QUICK, "force": True, "notify": ignore}),
@@ -204,6 +230,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 def test_a_function_with_odd_arguments(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("the old stone holds the lantern\n" * 5)
+    Path("words").write_text("the\nold\nstone\n")
     function, plain = FUNCTIONS[name]
     function(**plain)
     for parameter in ["dev"] if name == "train with dev" else plain:

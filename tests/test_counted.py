@@ -287,7 +287,8 @@ def test_the_engines_count_the_same(corpus: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(engines, "make", lambda s, _, progress, notify: GpuEngine(s, device, progress, notify))
     made = snm.count_text(tmp_path / "text", tmp_path / "gpu", settings(corpus))
     same_files(made.path, expected.path)
-    how: dict[str, Any] = {"gate": 0, "training": snm.TrainingSettings(passes=0)}  # no events: the stored counts are used
+    # no events: the stored counts are used
+    how: dict[str, Any] = {"gate": 0, "training": snm.TrainingSettings(passes=0)}
     snm.train(None, tmp_path / "m", settings(None, None, **how), counts=made)
     snm.train(tmp_path / "text", tmp_path / "n", settings(corpus, **how))
     same_files(tmp_path / "m", tmp_path / "n")
@@ -528,7 +529,10 @@ def test_what_is_interrupted_leaves_nothing_behind(
 def test_too_little_disk_is_said_early(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(SettingsError, match=r"of disk are needed.*: choose fewer features$"):
+    with pytest.raises(
+        SettingsError,
+        match=r"counting needs about .* of disk at its peak, 0 MB are free: free some.*, or choose fewer features$",
+    ):
         snm.count_text(corpus / "a", tmp_path / "new", settings(corpus, partitions=1))
     assert list(tmp_path.iterdir()) == []
 

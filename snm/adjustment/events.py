@@ -6,7 +6,7 @@ partition of C is in memory; then training streams the annotated events and neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -79,7 +79,7 @@ class AnnotatedEvents:
         self.bytes_needed = per_token * len(text.tokens)
         """Bytes of the counts, at most."""
         self._in_memory = np.empty(0, np.uint32)
-        self._disk = None if self.bytes_needed <= memory else _CodedValues(disk())
+        self._disk = None if self.bytes_needed <= memory else CodedValues(disk())
         self.run_tokens = max(1, memory // per_token)
         self._seen = np.zeros(2, np.int64)  # features of events seen at all, and seen more than once
         self._total = int(unigrams.feature_counts[0])
@@ -119,6 +119,22 @@ class AnnotatedEvents:
             else:
                 out = self._in_memory[begin + at : begin + at + sizes[run].sum()]
                 count_kernels.collect_run(values, starts[run], sizes[run], out)
+
+    def add(self, seen: np.ndarray, pieces: Iterable[CodedPiece], threads: int = 1) -> None:
+        """Add counts of some buckets that `CodedValues` has coded elsewhere. seen: see `Annotated.write`. (2,)"""
+        self._seen += seen
+        pairs = event_pairs()
+
+        def decode(piece: CodedPiece) -> None:
+            start = self._runs[piece.run][0]
+            event_codes.decode_values(piece.coded, pairs, self._in_memory[start + piece.begin : start + piece.end])
+
+        if self._disk is not None:
+            for piece in pieces:
+                self._disk.append(*piece)
+        else:
+            for _ in parallel.ordered(decode, pieces, threads):
+                pass
 
     def mean_features(self, leave_one_out: bool) -> float:
         return 1.0 + float(self._seen[int(leave_one_out)]) / max(1, len(self))
@@ -175,7 +191,23 @@ class AnnotatedEvents:
         return sum(losses) / max(1, self.events)
 
 
-class _Piece(NamedTuple):
+def event_pairs() -> np.ndarray:
+    """The pairs of counts that have short codes, see `snm.kernels.event_codes`. uint32"""
+    pairs = np.empty(event_codes.FIRST_OF_THREE, np.uint32)
+    event_codes.list_pairs(pairs)
+    return pairs
+
+
+class CodedPiece(NamedTuple):
+    """Values of a run that were coded together."""
+
+    run: int
+    begin: int  # of the first, in its run
+    end: int
+    coded: np.ndarray  # uint8
+
+
+class Piece(NamedTuple):
     """Values that were coded together."""
 
     begin: int  # of the first, in its run
@@ -184,15 +216,14 @@ class _Piece(NamedTuple):
     size: int  # in bytes
 
 
-class _CodedValues:
+class CodedValues:
     """Packed counts in a temporary file, coded in pieces."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._pieces = file, list[list[_Piece]]()
+        self._file, self.pieces = file, list[list[Piece]]()
         self.bytes = 0
         """Bytes that were written."""
-        self._pairs = np.empty(event_codes.FIRST_OF_THREE, np.uint32)
-        event_codes.list_pairs(self._pairs)
+        self._pairs = event_pairs()
 
     def write(
         self, run: int, begin: int, values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, threads: int
@@ -206,22 +237,27 @@ class _CodedValues:
             size = event_codes.encode_values(values, starts[here], sizes[here], coded)
             return n, coded[:size].copy()
 
-        while len(self._pieces) <= run:
-            self._pieces.append([])
         for n, coded in parallel.ordered(encode, _pieces(sizes, MAX_CODED), threads):
-            write_fully(self._file, coded, self.bytes)
-            self._pieces[run].append(_Piece(begin, begin + n, self.bytes, len(coded)))
-            begin, self.bytes = begin + n, self.bytes + len(coded)
+            self.append(run, begin, begin + n, coded)
+            begin += n
+
+    def append(self, run: int, begin: int, end: int, coded: np.ndarray) -> None:
+        """Append the values [begin, end) of a run, coded."""
+        while len(self.pieces) <= run:
+            self.pieces.append([])
+        write_fully(self._file, coded, self.bytes)
+        self.pieces[run].append(Piece(begin, end, self.bytes, len(coded)))
+        self.bytes += len(coded)
 
     def read(self, run: int, out: np.ndarray, threads: int) -> None:
         """Expand all values of a run. out: at least as many, uint32"""
 
-        def decode(piece: _Piece) -> None:
+        def decode(piece: Piece) -> None:
             coded = np.empty(piece.size, np.uint8)
             read_fully(self._file, coded, piece.at)
             event_codes.decode_values(coded, self._pairs, out[piece.begin : piece.end])
 
-        parallel.run(decode, self._pieces[run] if run < len(self._pieces) else [], threads)
+        parallel.run(decode, self.pieces[run] if run < len(self.pieces) else [], threads)
 
     def __del__(self) -> None:
         self._file.close()

@@ -59,9 +59,11 @@ OPTIONS = [
         help="Memory that training an SNM by one pass may use, mapped files not counted. With less, counting takes "
         "longer, and the adjustment is learned from fewer events with fewer weights."),
     option("--threads", type=Number(1, MAX_THREADS), help="Threads.  [default: all cores]"),
-    option("--engine", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", show_default=True,
-        help="Where to train: on the threads of this machine or a GPU (needs PyTorch). auto takes a GPU where there "
-        "is one, for neural models and texts of a million tokens."),
+    option("--engine", type=click.Choice(["auto", "cpu", "gpu", "ray", "tasks"]), default="auto",
+        show_default=True,
+        help="Where to train: on the threads of this machine, a GPU (needs PyTorch), a Ray cluster, or as tasks that "
+        "other programs run (docs/cluster.md). auto takes a GPU where there is one, for neural models and texts of a "
+        "million tokens."),
     option("--seed", type=Number(0), default=1, show_default=True,
         help="Seed of all random choices. One thread gives the same model bit for bit; several differ a little."),
 
@@ -131,6 +133,10 @@ OPTIONS = [
         help="Bits of a weight in the model file; 8 cost some hundredths of a percent of perplexity."),
     option("--partitions", group="Resources", type=Number(1),
         help="Partitions of the counts.  [default: as many as the memory needs]"),
+    option("--address", group="Resources",
+        help="Of the Ray cluster, such as 10.0.0.1:6379.  [default: one on this machine, or RAY_ADDRESS]"),
+    option("--work", group="Resources",
+        help="Folder or URL that all machines of a cluster share, for temporary files.  [default: beside OUTPUT]"),
 ]
 # fmt: on
 
@@ -144,7 +150,7 @@ def training_options(command: Command) -> Command:
 
 @click.command(cls=GroupedCommand)
 @click.argument("text", nargs=-1)
-@click.option("-o", "--output", required=True, help="Folder of the model to write.")
+@click.option("-o", "--output", required=True, help="Folder or URL of the model to write.")
 @click.option("--counts", help="Folder of snm count or snm merge, instead of TEXT: its text, vocabulary and features.")
 @training_options
 @click.option("--force", is_flag=True, help="Replace a model of that name.")
@@ -152,7 +158,7 @@ def training_options(command: Command) -> Command:
 @import_option
 @json_option
 def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, or - for standard input.
+    """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, URLs, or - for standard input.
 
     One sentence a line, words separated by white space.
     """
@@ -186,13 +192,15 @@ def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool,
 def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool) -> None:
     """Compile the kernels of this training if the cache has none, after what would stop it at once."""
     from snm import warmup
+    from snm.remote import is_url
     from snm.storage import ModelWriter
     from snm.text.files import find_files
 
     if not warmup.is_ready(settings):
         if text:
             find_files(text)
-        ModelWriter(output, force)
+        if not is_url(output):
+            ModelWriter(output, force)
         with compiling("train" if settings.model == "snm" else "kn"):
             warmup.compile_training(settings)
 
@@ -208,6 +216,7 @@ TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
 NEURAL_OPTIONS = ("checkpoint",)
 RNN_OPTIONS = ("hidden", "cell", "softmax", "dropout")
 COUNTING_OPTIONS = ("memory", "partitions")
+CLUSTER_OPTIONS = ("address", "work")
 
 
 def _unused_options(options: dict[str, Any]) -> set[str]:
@@ -218,6 +227,8 @@ def _unused_options(options: dict[str, Any]) -> set[str]:
     unused |= set(COUNTING_OPTIONS) if neural else set(NEURAL_OPTIONS)
     unused |= set() if model == "rnn" else set(RNN_OPTIONS)
     unused |= set() if model == "kn" else {"discounts"}
+    unused |= set() if options["engine"] in ("ray", "tasks") else set(CLUSTER_OPTIONS)
+    unused |= {"address"} if options["engine"] == "tasks" else set()
     output = options["softmax"] or ("adaptive" if options["cell"] == "lstm" else "tree")
     return unused | ({"order", "slots"} if model == "rnn" and output == "adaptive" else set())
 
@@ -248,7 +259,7 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
 PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
     "seed",
-    "gate", "prune", "classes", "engine",
+    "gate", "prune", "classes", "engine", "address", "work",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
 METAFEATURE_SETTINGS = ("metafeatures", "feature_buckets", "link_buckets", "merge")

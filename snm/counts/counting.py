@@ -122,12 +122,14 @@ class Counter:
         self, text: Text, extractor: Extractor, memory: int, threads: int = 1, partitions: int | None = None,
         progress: Progress = silent, prune: int = 1, annotations: Annotated | None = None,
         pending_bytes: int = PENDING_BYTES, spill: ModelWriter | None = None, phases: int = 1,
+        links: Links | None = None, buckets: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         """`memory`: bytes for a partition. `partitions`: their number, instead.
 
         `prune`: features seen less often are left out, see `Extractor.min_counts`. `annotations` receive the counts of
         their features. `pending_bytes`: for parts that are finished and not consumed. `spill`: has the disk that links
-        are written to, in so many `phases`; None to walk over the tokens for each partition.
+        are written to, in so many `phases`; None to walk over the tokens for each partition. `links`: of the text,
+        where their sizes are known already. `buckets`: the range of those to count; None for all.
         """
         self.layout, self.threads, self.annotations = extractor.layout, threads, annotations
         self._min_counts = extractor.min_counts(prune)
@@ -138,13 +140,16 @@ class Counter:
         run_tokens = None if annotations is None else annotations.run_tokens
         self._source: Links
         with progress("sizing", self._tokens) as bar:
-            if spill is None:
+            if links is not None:
+                self._source = links
+            elif spill is None:
                 self._source = Walk(text.tokens, extractor, threads, run_tokens=run_tokens, advance=bar)
             else:
                 self._source = Spilled(text.tokens, extractor, threads, memory, spill, run_tokens, bar, n_phases=phases)
         if annotations is not None:
             annotations.begin(self._source)
-        self.links = int(self._source.bucket_sizes.sum())
+        self.buckets = buckets or (0, len(self._source.bucket_sizes))
+        self.links = int(self._source.bucket_sizes[slice(*self.buckets)].sum())
         """Links to count, repeats included, without the empty feature's."""
         self.phases = self._partition_ranges(memory, partitions)
         """The partitions of each phase, as ranges of buckets."""
@@ -152,7 +157,7 @@ class Counter:
         """The share of `links` that has been counted. Keys are hashes, so about the same share of C is finished."""
 
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[list[tuple[int, int]]]:
-        sizes, link_bytes, scratch = self._source.bucket_sizes, LINK_BYTES, 0
+        sizes, link_bytes, scratch = self._source.bucket_sizes[slice(*self.buckets)], LINK_BYTES, 0
         largest = int(sizes.max(initial=0))
         if largest > MAX_BUCKET_LINKS:
             raise SettingsError(
@@ -166,13 +171,23 @@ class Counter:
         """What the largest bucket takes, which has whole rows: no partition can be smaller."""
         needed = link_bytes * sizes
         enough = max(int(needed.sum()) // ENOUGH_PARTITIONS, SMALL_PARTITION)
+        if len(sizes) < len(self._source.bucket_sizes):
+            enough = memory  # these buckets are a part already
         most = min(max(memory - scratch, memory // 4), enough)
-        phases = self._source.phases if isinstance(self._source, Spilled) else [(0, len(sizes))]
-        wanted = None if partitions is None else -(-partitions // len(phases))
+        phases = self._source.phases if isinstance(self._source, Spilled) else [self.buckets]
+        wanted, begin = None if partitions is None else -(-partitions // len(phases)), self.buckets[0]
         return [
-            [(first + a, first + b) for a, b in partition_ranges(needed[first:last], most, wanted)]
+            [(first + a, first + b) for a, b in partition_ranges(needed[first - begin : last - begin], most, wanted)]
             for first, last in phases
         ]
+
+    def check_memory(self, available: int) -> None:
+        """Raise an error if the largest bucket takes more than `available` bytes."""
+        if self.least_bytes > available:
+            raise SettingsError(
+                f"a feature is so frequent that its links take {self.least_bytes / 1e6:,.0f} MB of memory; there "
+                f"are {available / 1e6:,.0f} MB for them: give more --memory"
+            )
 
     @property
     def ranges(self) -> list[tuple[int, int]]:

@@ -156,11 +156,15 @@ class StoredCounts:
         """Rows, and rows of features seen once, by the index of their type. (2 ** type_bits,) int64"""
         self.chunks = read_array(self.folder / CHUNKS)
         """(buckets,) CHUNK"""
-        edges = [np.concatenate([[0], np.cumsum(self.chunks[name])]) for name in ("words", "rows", "links")]
-        self._codes, self._rows, self._links = edges  # before each bucket. (buckets + 1,) int64
+        self._sum_up()
         size = (self.folder / CODES).stat().st_size
         if size != NPY_HEADER + 8 * self._codes[-1] or len(self.chunks) != self.last - self.first:
             raise self._damaged(self.folder / CODES, f"it has {size} bytes")
+
+    def _sum_up(self) -> None:
+        """Find the words of code, rows and links before each bucket. (buckets + 1,) int64"""
+        edges = [np.concatenate([[0], np.cumsum(self.chunks[name])]) for name in ("words", "rows", "links")]
+        self._codes, self._rows, self._links = edges
 
     def _damaged(self, path: Path, why: str) -> FormatError:
         return FormatError(f"{path} is damaged ({why}); count the text again")
@@ -180,8 +184,7 @@ class StoredCounts:
         first, last = (min(max(bucket, self.first), self.last) - self.first for bucket in (first, max(first, last)))
         begin, end = int(self._codes[first]), int(self._codes[last])
         codes = np.zeros(end - begin + 1, np.uint64)
-        with open(self.folder / CODES, "rb", buffering=0) as file:
-            read_fully(file, codes[:-1], NPY_HEADER + 8 * begin)
+        self._read_codes(begin, codes[:-1])
         row, link = self._rows[first], self._links[first]
         counts = Counts.empty(int(self._rows[last] - row), int(self._links[last] - link))
         counts.offsets[-1] = 0
@@ -197,6 +200,11 @@ class StoredCounts:
 
         parallel.run(work, self._even(first, last, threads), threads)
         return counts
+
+    def _read_codes(self, begin: int, codes: np.ndarray) -> None:
+        """Read codes from word `begin` on. codes: uint64"""
+        with open(self.folder / CODES, "rb", buffering=0) as file:
+            read_fully(file, codes, NPY_HEADER + 8 * begin)
 
     def _even(self, first: int, last: int, n: int) -> list[tuple[int, int]]:
         """About n ranges of buckets, by their place in `chunks`, with nearly equal numbers of links."""

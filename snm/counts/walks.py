@@ -70,6 +70,12 @@ def cut(start: int, stop: int, length: int, threads: int, block: int) -> list[li
     return runs
 
 
+def run_length(tokens: int, run_tokens: int | None, extractor: KeySource) -> int:
+    """Tokens of a run of a text, of at most `run_tokens`; None for as many as possible."""
+    length = max(1, tokens) + extractor.block if run_tokens is None else run_tokens
+    return min(length, MAX_RUN_LINKS // extractor.n_templates)
+
+
 class Walk:
     """The links of tokens[start:stop]. One walk finds the sizes of buckets, another one scatters links to some."""
 
@@ -84,12 +90,10 @@ class Walk:
         self._numbers: np.ndarray | None = None
         self.tokens, self.extractor, self.threads = tokens, extractor, threads
         stop = len(tokens) if stop is None else stop
-        length = max(1, stop - start) + extractor.block if run_tokens is None else run_tokens
-        length = min(length, MAX_RUN_LINKS // extractor.n_templates)
-        self.runs = cut(start, stop, length, threads, extractor.block)
+        self.runs = cut(start, stop, run_length(stop - start, run_tokens, extractor), threads, extractor.block)
         bits = np.uint64(extractor.layout.bucket_bits)
         shape = len(self.runs), threads, 1 << extractor.layout.bucket_bits
-        self.sizes = np.zeros(shape, np.uint32) if sizes is None else sizes
+        self.sizes = np.zeros(shape, np.uint32) if sizes is None else sizes.reshape(shape)
         self._chunks = [chunk for run in self.runs for chunk in run]
         self._chunk_sizes = self.sizes.reshape(len(self._chunks), -1)
 

@@ -1,4 +1,4 @@
-"""Where training runs: on the CPU or on a GPU.
+"""Where training runs: on the CPU, on a GPU or on several machines.
 
 An engine counts a text, learns the adjustment function, writes the matrix, and learns the gate. All engines make the
 same counts and models of the same format; learned weights differ a little, because steps are taken in another order.
@@ -20,7 +20,7 @@ from snm.gate.fitting import GateEvents, GateReport
 from snm.layouts.counts import Counts
 from snm.matrix.writing import MatrixWriter
 from snm.progress import Advance, Notify, Progress
-from snm.settings import Settings
+from snm.settings import CLUSTER, Settings
 from snm.storage import ModelWriter
 from snm.text.encoding import Text
 
@@ -61,6 +61,10 @@ def make(settings: Settings, tokens: int, progress: Progress, notify: Notify) ->
         from snm.engines.gpu import GpuEngine
 
         return GpuEngine(settings, devices.find_gpu(), progress, notify)
+    if settings.engine in CLUSTER:
+        from snm.engines.cluster import ClusterEngine
+
+        return ClusterEngine(settings, progress, notify)
     from snm.engines.cpu import CpuEngine
 
     return CpuEngine(settings, progress, notify)

@@ -15,9 +15,8 @@ import numpy as np
 from snm.adjustment.events import AnnotatedEvents, TrainingEvents
 from snm.adjustment.function import Adjustment, AdjustmentFunction
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
-from snm.counts.counting import PENDING_BYTES, Counter
+from snm.counts.counting import PENDING_BYTES, Counter, Counting
 from snm.counts.walks import LINK_BYTES
-from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.gate.fitting import GateEvents, GateReport, fit
 from snm.layouts.counts import Counts
@@ -85,6 +84,11 @@ class CpuEngine:
         fitting = int(TABLE_SHARE * self.array_bytes) // self.settings.training.bytes_per_slot
         return min(fitting // SLOTS_PER_LINE * SLOTS_PER_LINE, MAX_DEFAULT_SLOTS)
 
+    @property
+    def rows_per_part(self) -> int:
+        """Rows of M that are made at one time."""
+        return min(int(ROWS_PER_BYTE * self.settings.memory), MAX_ROWS)
+
     def choose_events(self, text: Text, extractor: Extractor, unigrams: Counts, writer: ModelWriter) -> TrainingEvents:
         wanted, chosen = self.settings.training.events, None
         if wanted is not None and wanted < text.events:
@@ -100,7 +104,7 @@ class CpuEngine:
 
     def count(
         self, text: Text, extractor: Extractor, prune: int, annotations: TrainingEvents | None, writer: ModelWriter
-    ) -> Counter:
+    ) -> Counting:
         s = self.settings
         assert annotations is None or isinstance(annotations, AnnotatedEvents)
         taken = 0 if annotations is None else annotations.bytes_in_memory
@@ -110,11 +114,7 @@ class CpuEngine:
             text, extractor, available, s.threads, s.partitions, self.progress, prune, annotations,
             self.pending_bytes, writer if phases else None, phases,
         )  # fmt: skip
-        if counter.least_bytes > available:
-            raise SettingsError(
-                f"a feature is so frequent that its links take {counter.least_bytes / 1e6:,.0f} MB of memory; there "
-                f"are {available / 1e6:,.0f} MB for them: give more --memory"
-            )
+        counter.check_memory(available)
         return counter
 
     def _spill_phases(self, text: Text, extractor: Extractor, partition_bytes: int, writer: ModelWriter) -> int:
@@ -133,8 +133,7 @@ class CpuEngine:
 
     def matrix_writer(self, writer: ModelWriter, extractor: Extractor, adjustment: AdjustmentFunction) -> MatrixWriter:
         release_free_memory()
-        rows = min(int(ROWS_PER_BYTE * self.settings.memory), MAX_ROWS)
-        return MatrixWriter(writer, extractor, adjustment, self.settings.threads, rows)
+        return MatrixWriter(writer, extractor, adjustment, self.settings.threads, self.rows_per_part)
 
     def fit_gate(self, events: GateEvents, units: int, seed: int, advance: Advance) -> tuple[np.ndarray, GateReport]:
         release_free_memory()

@@ -123,6 +123,24 @@ def put(value, size, at, data):
 
 
 @kernel
+def move_long_rows(data, sizes, added):
+    """Add `added` to the position of every long row in the pages of `data`, which have these sizes."""
+    at = 0
+    for page in range(len(sizes)):
+        rows = np.int64(data[at]) if sizes[page] else 0
+        entries = at + 1 + 3 * rows
+        for i in range(rows):
+            entry = np.int64(data[entries + 2 * i]) | np.int64(data[entries + 2 * i + 1]) << 8
+            record = entries + 2 * rows + entry - INLINE
+            if entry >= INLINE and data[record + 1] == LONG:
+                position = np.uint64(added)
+                for k in range(6):
+                    position += np.uint64(data[record + 10 + k]) << np.uint64(8 * k)
+                put(position, 6, record + 10, data)
+        at += sizes[page]
+
+
+@kernel
 def write_pages(first, last, counts, count_codes, link_codes, values, shift, singles, code_bytes, at, data,
                 spread, long_at, long_base, long_links):  # fmt: skip
     """Write the pages of rows [first, last) to data[at:], and long rows to long_links[long_at:], which are zeros.

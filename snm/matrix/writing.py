@@ -46,14 +46,12 @@ class MatrixWriter:
         bits = page_bits(rows)
         self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
         self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
-        self.values = self._choose_values(counts, types)
-        self.middles = np.sqrt(self.values[1:].astype(np.float64) * self.values[:-1]).astype(np.float32)
+        self._set_values(self._choose_values(counts, types))
         self.writer.array("data", "|u1", LARGE_CHUNK_BYTES)
         self.writer.array("long_links", self.spread.link_type, LARGE_CHUNK_BYTES)
         self.writer.array("sizes", "<u4")
         self.n_pages = self.n_bytes = self.n_long = self.shadowed = 0
-        for part in counts.parts(self.rows_per_part, bits, self.threads, free=True):
-            self._add(part, advance)
+        self._add_all(counts, bits, advance)
         self.writer.append("data", np.zeros(PADDING, np.uint8))
         self._write_starts(1 << bits)
         self.writer.array("singles", f"<u{code_bytes}")
@@ -88,9 +86,18 @@ class MatrixWriter:
             return np.append(weights, np.full(codes - len(weights), weights[-1])).astype(np.float32)
         return np.geomspace(weights[0], weights[-1], codes).astype(np.float32)
 
+    def _set_values(self, values: np.ndarray) -> None:
+        self.values = values
+        self.middles = np.sqrt(values[1:].astype(np.float64) * values[:-1]).astype(np.float32)
+
     def _code(self, weights: np.ndarray) -> np.ndarray:
         """The codes of weights: of the nearest values, by their ratio."""
         return np.searchsorted(self.middles, weights).astype(f"<u{self.code_bytes}")
+
+    def _add_all(self, counts: StoredCounts, bits: int, advance: Advance) -> None:
+        """Write the pages of all rows. A page has the rows whose keys have the same top `bits`."""
+        for part in counts.parts(self.rows_per_part, bits, self.threads, free=True):
+            self._add(part, advance)
 
     def _add(self, part: Counts, advance: Advance) -> None:
         """Write the pages of the rows of a part."""

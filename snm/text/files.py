@@ -1,4 +1,4 @@
-"""Reading text: files, folders, globs and standard input, decompressed and validated as UTF-8.
+"""Reading text: files, folders, globs, URLs and standard input, decompressed and validated as UTF-8.
 
 Memory does not depend on the input: words have a largest length, and so has a line where it is needed as a whole.
 """
@@ -23,6 +23,7 @@ from typing import IO, Any, TypeGuard
 from snm.arguments import choice
 from snm.errors import InputError, InputNotFound, MissingExtra
 from snm.progress import Notify
+from snm.remote import files_at, is_url, open_url, size_at
 
 BLOCK = 2 << 20  # bytes read at a time
 MAX_WORD = 1 << 20  # bytes
@@ -33,7 +34,7 @@ ON_ERROR = ("fail", "replace", "skip-line")
 """What can be done with lines that are not UTF-8, or have a NUL byte."""
 STDIN = "-"
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""One file, folder, glob or `-` for standard input, or a list of them."""
+"""One file, folder, glob, URL or `-` for standard input, or a list of them."""
 Sources = Files | Iterable[Any]
 """Where text comes from: files, or an iterable of sentences (see `snm.text.encoding.as_lines`)."""
 _MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
@@ -80,6 +81,8 @@ def find_files(sources: Files) -> list[str]:
 
 
 def _files_named(source: str) -> list[str]:
+    if is_url(source):
+        return files_at(source)
     path = Path(source)
     if source == STDIN or path.is_file() or path.is_fifo() or path.is_char_device():
         return [source]
@@ -143,6 +146,8 @@ def _unpacked(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 
 def _open_file(name: str) -> AbstractContextManager[IO[bytes]]:
+    if is_url(name):
+        return open_url(name)
     if name != STDIN:
         try:
             return open(name, "rb")
@@ -411,4 +416,4 @@ def plain_size(sources: Sources) -> int:
     files = find_files(sources) if are_files(sources) else [STDIN]
     if any(name == STDIN or Path(name).suffix in (".bz2", ".gz", ".xz", ".zst") for name in files):
         return 0
-    return sum(Path(name).stat().st_size for name in files)
+    return sum(size_at(name) if is_url(name) else Path(name).stat().st_size for name in files)

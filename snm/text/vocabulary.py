@@ -105,6 +105,11 @@ class Vocabulary:
         """Give up the memory of `table`, which is made again where it is needed."""
         self.__dict__.pop("table", None)
 
+    @property
+    def lines(self) -> bytes:
+        """All words, one a line, in UTF-8."""
+        return self._lines
+
     def write(self, path: Path) -> None:
         path.write_bytes(self._lines)
 
