@@ -45,7 +45,7 @@ _LAST_KERNELS = {  # that training calls; `write_pages` is never compiled by the
     "snm": (matrix_writing.write_pages, rows.fill),
     **dict.fromkeys(("kn", "katz", "sbo"), (backoff.copy_rows,)),
 }
-_COUNTING_KERNELS = counts.collect_runs, count_codes.decode_chunks, count_merging.merge_rows
+_COUNTING_KERNELS = counts.collect_rows, count_codes.decode_chunks, count_merging.merge_rows
 
 
 def is_ready(settings: Settings) -> bool:

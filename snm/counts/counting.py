@@ -2,12 +2,12 @@
 
 The top bits of a feature's key are its bucket, so a bucket has whole rows. A *partition* is a range of buckets whose
 links fit into memory. For each partition the tokens are walked again (`snm.counts.walks`) or, if there would be many
-walks, links are read from disk (`snm.counts.spill`). Links are scattered to their buckets as 64-bit integers, sorted
-and run-length encoded. The parts of C come in the order of keys: together they are the same bytes for any number of
-partitions and threads.
+walks, links are read from disk (`snm.counts.spill`). Links are scattered to their buckets as 64-bit integers. Equal
+links of a bucket are merged in a hash table, and the distinct ones sorted. The parts of C come in the order of keys:
+together they are the same bytes for any number of partitions and threads.
 
-Events are annotated with their counts at the same time. A bucket is sorted with the order of its links in the text, so
-the counts go back to where the links were.
+Events are annotated with their counts at the same time: each link knows its number among the distinct ones, so the
+counts go back to where the links were.
 
 The row of the empty feature, which has every event, is counted without sorting (`unigram_counts`).
 """
@@ -17,8 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from snm.counts.walks import LINK_BYTES, Links, Walk, bounds_of
 from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
+from snm.kernels.counts import DIGIT_BITS
 from snm.layouts.counts import Counts
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import UNKNOWN
@@ -41,7 +41,8 @@ LINKS_PER_PART = 1 << 18  # sorted and encoded together, at most
 COUNTS_BYTES = 48  # of a link while it is encoded, at most: every link has a row of its own
 CODE_BYTES = 12  # of a link that is encoded, at most
 VALUE_BYTES = 4  # of the packed counts of a link
-SORT_BYTES = 20  # of scratch memory for each link of a bucket
+SORT_BYTES = 24  # of scratch memory for each link of a bucket
+
 MAX_BUCKET_LINKS = (1 << 32) - 1  # the order of a bucket's links has 32 bits
 MAX_SORTED_TOGETHER = 1 << 20  # links of a bucket that several threads sort at the same time
 PENDING_BYTES = 256 << 20  # of parts that are finished and not consumed
@@ -157,16 +158,15 @@ class Counter:
         """The share of `links` that has been counted. Keys are hashes, so about the same share of C is finished."""
 
     def _partition_ranges(self, memory: int, partitions: int | None) -> list[list[tuple[int, int]]]:
-        sizes, link_bytes, scratch = self._source.bucket_sizes[slice(*self.buckets)], LINK_BYTES, 0
+        sizes, link_bytes = self._source.bucket_sizes[slice(*self.buckets)], LINK_BYTES
         largest = int(sizes.max(initial=0))
         if largest > MAX_BUCKET_LINKS:
             raise SettingsError(
                 f"a feature is so frequent that its bucket has {largest:,} links; at most {MAX_BUCKET_LINKS:,} can be "
                 f"sorted: split the text, or choose other features"
             )
-        if self.annotations is not None:
-            self._sorted_together = min(MAX_SORTED_TOGETHER, memory // (8 * SORT_BYTES * self.threads))
-            scratch = SORT_BYTES * (self.threads * min(largest, self._sorted_together) + largest)
+        self._sorted_together = min(MAX_SORTED_TOGETHER, memory // (8 * SORT_BYTES * self.threads))
+        scratch = SORT_BYTES * (self.threads * min(largest, self._sorted_together) + largest)
         self.least_bytes = link_bytes * largest + scratch
         """What the largest bucket takes, which has whole rows: no partition can be smaller."""
         needed = link_bytes * sizes
@@ -217,7 +217,7 @@ class Counter:
             yield from self._encode(first, last, links)
 
     def _encode(self, first: int, last: int, links: np.ndarray) -> Iterator[Encoded]:
-        """Sort the buckets [first, last), annotate events, and encode rows. The counts of events replace the links."""
+        """Count the buckets [first, last), annotate events, and encode rows. The counts of events replace the links."""
         bounds = bounds_of(self._source.bucket_sizes, first, last)
         sorting = Sorting(self.threads, self._sorted_together)
         seen = np.zeros(2, np.int64)
@@ -225,18 +225,18 @@ class Counter:
         def work(group: tuple[int, int]) -> tuple[Encoded, tuple[int, int]]:
             a, b = group
             here = bounds[a : b + 1]
-            if self.annotations is None:
-                for start, stop in pairwise(here):
-                    links[start:stop].sort()
-                return self._encode_group(links, here, first + a), (0, 0)
+            values, link_counts = np.empty((2, int(here[-1] - here[0])), np.uint32)
+            distinct = np.empty(b - a, np.int64)
+            where = links, here, first + a, *self._key_bits, self._min_counts
             with sorting.scratch(int(np.diff(here).max())) as scratch:
-                values = np.empty(int(here[-1] - here[0]), np.uint32)
-                found = count_kernels.sort_and_annotate(
-                    links, here, first + a, *self._key_bits, self._min_counts, values, *scratch
-                )
-                part = self._encode_group(links, here, first + a)
+                sizes = count_kernels.count_links(*where, values, link_counts, distinct, *scratch)
+            rows, kept_links, *found = sizes
+            part = Counts.empty(rows, kept_links)
+            count_kernels.collect_rows(*where, link_counts, distinct, part)
+            encoded = encode(part, first + a, first + b, self.layout)
+            if self.annotations is not None:
                 count_kernels.replace_links(links.view(np.uint32), here, values)
-            return part, found
+            return encoded, (found[0], found[1])
 
         groups = even_groups(bounds, max(1, int(bounds[-1]) // self._links_per_part))
         for (a, b), (part, found) in zip(groups, parallel.ordered(work, groups, self.threads), strict=True):
@@ -250,11 +250,21 @@ class Counter:
     def _key_bits(self) -> tuple[np.uint64, np.uint64, np.uint64]:
         return np.uint64(self.layout.bucket_bits), np.uint64(self.layout.target_bits), np.uint64(self.layout.type_shift)
 
-    def _encode_group(self, links: np.ndarray, bounds: np.ndarray, first: int) -> Encoded:
-        sizes = count_kernels.count_runs(links, bounds, first, *self._key_bits, self._min_counts)
-        part = Counts.empty(*sizes)
-        count_kernels.collect_runs(links, bounds, first, *self._key_bits, self._min_counts, part)
-        return encode(part, first, first + len(bounds) - 1, self.layout)
+
+class Scratch(NamedTuple):
+    """Memory for counting a bucket of n links. The table is not used at the same time as `links` and `orders`."""
+
+    table: np.ndarray  # (4 n,) uint32
+    links: np.ndarray  # (n,) uint64
+    orders: np.ndarray  # (2, n) uint32
+    repeats: np.ndarray  # (2, n) uint32
+    digits: np.ndarray  # of radix sort, int64
+
+    @classmethod
+    def of(cls, n: int) -> Scratch:
+        shared, repeats = np.empty(2 * n, np.uint64), np.empty((2, n), np.uint32)
+        orders = shared[n:].view(np.uint32).reshape(2, n)
+        return cls(shared.view(np.uint32), shared[:n], orders, repeats, np.empty(1 << DIGIT_BITS, np.int64))
 
 
 class Sorting:
@@ -263,28 +273,21 @@ class Sorting:
     def __init__(self, threads: int, most: int) -> None:
         """`most`: links of a bucket that several threads may sort at the same time."""
         self._most = most
-        self._idle: list[tuple[np.ndarray, ...]] = [self._make(0) for _ in range(threads)]
-        self._large, self._of_large = threading.Lock(), self._make(0)
-
-    @staticmethod
-    def _make(size: int) -> tuple[np.ndarray, ...]:
-        return (
-            np.empty(size, np.uint64), np.empty((2, size), np.uint32),
-            np.empty(1 << count_kernels.DIGIT_BITS, np.int64),
-        )  # fmt: skip
+        self._idle = [Scratch.of(0) for _ in range(threads)]
+        self._large, self._of_large = threading.Lock(), Scratch.of(0)
 
     @contextmanager
-    def scratch(self, size: int) -> Iterator[tuple[np.ndarray, ...]]:
+    def scratch(self, size: int) -> Iterator[Scratch]:
         """Memory for a bucket of `size` links, that no other thread uses."""
         if size > self._most:
             with self._large:
-                if len(self._of_large[0]) < size:
-                    self._of_large = self._make(size)
+                if len(self._of_large.links) < size:
+                    self._of_large = Scratch.of(size)
                 yield self._of_large
             return
         made = self._idle.pop()
-        if len(made[0]) < size:
-            made = self._make(size)
+        if len(made.links) < size:
+            made = Scratch.of(size)
         try:
             yield made
         finally:

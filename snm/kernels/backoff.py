@@ -6,7 +6,7 @@ Template q is the context of q words, so keys[q] is the row of keys of that orde
 import numpy as np
 
 from snm.kernels.compile import kernel
-from snm.kernels.counts import end_of_row, key_of, sort_with_order
+from snm.kernels.counts import end_of_row, key_of, merge_equal, sort_with_order
 from snm.kernels.row_index import find_column
 from snm.layouts.keys import ABSENT
 
@@ -24,37 +24,37 @@ def select_events(keys, levels, highest):
 
 @kernel
 def sort_into_rows(
-    links, bounds, first_bucket, bucket_bits, target_bits,
-    features, lengths, targets, counts, firsts, link_of, other_links, orders, sizes,
+    links, bounds, first_bucket, bucket_bits, target_bits, features, lengths, targets, counts, firsts, link_of,
+    table, other_links, orders, repeats, sizes,
 ):  # fmt: skip
     """Sort buckets, and write their rows; return the numbers of rows and of distinct links.
 
     features[row] and lengths[row], its number of links; targets[link] and counts[link]; firsts[link], the event with
-    the link that came first, and link_of[event]. Events are numbered from bounds[0] on. `other_links`, `orders` (2, n)
-    and `sizes` are scratch memory, see `sort_with_order`.
+    the link that came first, and link_of[event]. Events are numbered from bounds[0] on. The last five are scratch
+    memory, see `snm.kernels.counts.count_links`.
     """
     mask = (_ONE << target_bits) - _ONE
     row = link = np.int64(0)
     for b in range(len(bounds) - 1):
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
         bucket, base = links[bounds[b] : bounds[b + 1]], bounds[b] - bounds[0]
-        n = len(bucket)
+        numbers, place_of = link_of[base : base + len(bucket)], repeats[1]
+        n = merge_equal(bucket, numbers, repeats[0], table[: 4 * len(bucket)])
         order = orders[0, :n]
-        sort_with_order(bucket, order, other_links[:n], orders[1, :n], sizes)
-        i = np.int64(0)
-        while i < n:
-            stop, before = end_of_row(bucket, i, n, target_bits), link
-            features[row] = key_of(bucket[i], prefix, bucket_bits, target_bits)
-            while i < stop:
-                start, same = i, bucket[i]
-                targets[link] = np.uint32(same & mask)
-                firsts[link] = base + order[i]
-                while i < stop and bucket[i] == same:
-                    link_of[base + order[i]] = link
-                    i += 1
-                counts[link] = i - start
-                link += 1
-            lengths[row] = link - before
+        sort_with_order(bucket[:n], order, other_links[:n], orders[1, :n], sizes)
+        for k in range(n):
+            targets[link + k] = np.uint32(bucket[k] & mask)
+            counts[link + k] = repeats[0, order[k]]
+            place_of[order[k]] = link + k
+        for i in range(len(bucket) - 1, -1, -1):
+            numbers[i] = place_of[numbers[i]]
+            firsts[numbers[i]] = base + i
+        link += n
+        stop = np.int64(0)
+        while stop < n:
+            start, stop = stop, end_of_row(bucket, stop, n, target_bits)
+            features[row] = key_of(bucket[start], prefix, bucket_bits, target_bits)
+            lengths[row] = stop - start
             row += 1
     return row, link
 

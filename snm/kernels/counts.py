@@ -1,4 +1,4 @@
-"""Counting: links are scattered to buckets, sorted, and run-length encoded; events are annotated with the counts.
+"""Counting: links are scattered to buckets; equal ones are merged, and sorted; events are annotated with the counts.
 
 The *sort key* of a link is the part of the feature's key that its bucket does not determine, above the target; see
 `KeyLayout`.
@@ -8,12 +8,14 @@ import numpy as np
 
 from snm.kernels.compile import helper, kernel
 from snm.layouts.counts import PACKED_EXACTLY
-from snm.layouts.keys import ABSENT
+from snm.layouts.keys import ABSENT, MULTIPLIER
 
 DIGIT_BITS = 11  # of radix sort
 FEW_LINKS, FEW_DIGIT_BITS = 4096, 8  # fewer links are sorted by shorter digits, whose table is cleared faster
+FIRST_SLOTS = 1 << 12  # of the table in which equal links are found
 _ONE = np.uint64(1)
 _64 = np.uint64(64)
+_MULTIPLIER = np.uint64(MULTIPLIER)
 
 
 @kernel
@@ -103,59 +105,6 @@ def key_of(link, prefix, bucket_bits, target_bits):
 
 
 @helper
-def next_row(links, i, end, prefix, bucket_bits, target_bits, type_shift, min_counts):
-    """Where the row that begins at links[i] ends, its key, and whether it is kept."""
-    stop = end_of_row(links, i, end, target_bits)
-    key = key_of(links[i], prefix, bucket_bits, target_bits)
-    return stop, key, stop - i >= min_counts[(key >> type_shift) & np.uint64(len(min_counts) - 1)]
-
-
-@kernel
-def count_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts):
-    """Number of rows and of distinct links in sorted buckets, without rows seen less than min_counts[type] times."""
-    rows = distinct = 0
-    for b in range(len(bounds) - 1):
-        prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
-        i = bounds[b]
-        while i < bounds[b + 1]:
-            start = i
-            i, _, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
-            if not kept:
-                continue
-            rows += 1
-            distinct += 1
-            for k in range(start + 1, i):
-                distinct += links[k] != links[k - 1]
-    return rows, distinct
-
-
-@kernel
-def collect_runs(links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, counts):
-    """Write the rows and links of sorted buckets to `counts`, see `snm.layouts.counts.Counts`."""
-    mask = (_ONE << target_bits) - _ONE
-    row = link = 0
-    for b in range(len(bounds) - 1):
-        prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
-        i = bounds[b]
-        while i < bounds[b + 1]:
-            start = i
-            i, key, kept = next_row(links, i, bounds[b + 1], prefix, bucket_bits, target_bits, type_shift, min_counts)
-            if not kept:
-                continue
-            counts.features[row] = key
-            counts.feature_counts[row] = i - start
-            counts.offsets[row] = link
-            row += 1
-            for k in range(start, i):
-                if k == start or links[k] != links[k - 1]:
-                    counts.targets[link] = np.uint32(links[k] & mask)
-                    counts.link_counts[link] = 0
-                    link += 1
-                counts.link_counts[link - 1] += 1
-    counts.offsets[row] = link
-
-
-@helper
 def pack_counts(feature_count, link_count):
     """(C_i*, C_ij) in 32 bits, twelve significant bits each: exact below PACKED_EXACTLY. 0 stands for no feature."""
     return (pack_count(feature_count) << np.uint32(16)) | pack_count(link_count)
@@ -221,38 +170,128 @@ def move_by_digit(links, order, shift, sizes, to_links, to_order):
     return True
 
 
-@kernel
-def sort_and_annotate(
-    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, values, other_links, orders, sizes
-):  # fmt: skip
-    """Sort buckets, and give each link its packed counts in `values`, in the order of before; 0 if its row is not kept.
+@helper
+def merge_equal(links, numbers, repeats, table):
+    """Move the distinct links to the front, in the order in which they come; returns how many there are.
 
-    values: of the links from the first bucket on. `other_links` and `orders` (2, n) are scratch memory for the largest
-    bucket. Returns how many values are of features seen at all, and seen more than once.
+    numbers[i] becomes the number of link i among them, repeats[number] how often it was there. `table`: scratch memory
+    of four slots a link. It begins small and grows: most buckets have far fewer distinct links than links.
     """
-    seen = seen_again = 0
+    slots = min(FIRST_SLOTS, largest_power(len(table)))
+    table[:slots] = 0
+    n = 0
+    for i in range(len(links)):
+        link = links[i]
+        slot = find_slot(link, links, table, slots)
+        if table[slot] == 0:
+            if 2 * n >= slots:
+                slots *= 2
+                table[:slots] = 0
+                for number in range(n):
+                    table[find_slot(links[number], links, table, slots)] = number + 1
+                slot = find_slot(link, links, table, slots)
+            links[n], repeats[n] = link, 0
+            n += 1
+            table[slot] = n
+        number = table[slot] - np.uint32(1)
+        repeats[number] += np.uint32(1)
+        numbers[i] = number
+    return n
+
+
+@helper
+def largest_power(n):
+    """The largest power of two that is at most n."""
+    power = 1
+    while 2 * power <= n:
+        power *= 2
+    return power
+
+
+@helper
+def find_slot(link, links, table, slots):
+    """The slot with the number of a link, plus 1; or the free slot for it."""
+    mask = np.uint64(slots - 1)
+    slot = ((link * _MULTIPLIER) >> np.uint64(32)) & mask
+    while table[slot] != 0 and links[table[slot] - np.uint32(1)] != link:
+        slot = (slot + _ONE) & mask
+    return slot
+
+
+@kernel
+def count_links(
+    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, values, counts, distinct,
+    table, other_links, orders, repeats, sizes,
+):  # fmt: skip
+    """Count the links of buckets: the distinct ones come first in each bucket, sorted, with their counts in `counts`.
+
+    Each link gets its packed counts in `values`, in the order of before; 0 if its row is not kept, because it was seen
+    less than min_counts[type] times. `values` and `counts` are of the links from the first bucket on.
+
+    distinct: how many distinct links each bucket has. (buckets,)
+    Scratch memory for the largest bucket, of n links: `table` (4 n,), `other_links` (n,), `orders` (2, n), `repeats`
+    (2, n) and `sizes`, see `merge_equal` and `sort_with_order`. The table may be the memory of the next two.
+
+    Returns how many rows are kept, how many distinct links they have, how many values are of features seen at all, and
+    of those seen more than once.
+    """
+    rows = kept_links = seen = seen_again = 0
+    types = np.uint64(len(min_counts) - 1)
     for b in range(len(bounds) - 1):
         prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
         bucket = links[bounds[b] : bounds[b + 1]]
         packed = values[bounds[b] - bounds[0] : bounds[b + 1] - bounds[0]]
-        n = len(bucket)
-        order = orders[0, :n]
-        sort_with_order(bucket, order, other_links[:n], orders[1, :n], sizes)
-        i = np.int64(0)
-        while i < n:
-            start = i
-            i, _, kept = next_row(bucket, i, n, prefix, bucket_bits, target_bits, type_shift, min_counts)
-            seen += i - start if kept else 0
-            seen_again += i - start if kept and i - start > 1 else 0
-            k = start
-            while k < i:
-                first, link = k, bucket[k]
-                while k < i and bucket[k] == link:
-                    k += 1
-                counts = pack_counts(i - start, k - first) if kept else np.uint32(0)
-                for j in range(first, k):
-                    packed[order[j]] = counts
-    return seen, seen_again
+        n = merge_equal(bucket, packed, repeats[0], table[: 4 * len(bucket)])
+        distinct[b] = n
+        order, link_counts, packed_of = orders[0, :n], counts[bounds[b] - bounds[0] :], repeats[1]
+        sort_with_order(bucket[:n], order, other_links[:n], orders[1, :n], sizes)
+        stop = np.int64(0)
+        while stop < n:
+            start, stop = stop, end_of_row(bucket, stop, n, target_bits)
+            feature_count = np.int64(0)
+            for k in range(start, stop):
+                link_counts[k] = repeats[0, order[k]]
+                feature_count += link_counts[k]
+            key = key_of(bucket[start], prefix, bucket_bits, target_bits)
+            kept = feature_count >= min_counts[(key >> type_shift) & types]
+            if kept:
+                rows += 1
+                kept_links += stop - start
+                seen += feature_count
+                seen_again += feature_count if feature_count > 1 else 0
+            for k in range(start, stop):
+                packed_of[order[k]] = pack_counts(feature_count, np.int64(link_counts[k])) if kept else np.uint32(0)
+        for i in range(len(bucket)):
+            packed[i] = packed_of[packed[i]]
+    return rows, kept_links, seen, seen_again
+
+
+@kernel
+def collect_rows(
+    links, bounds, first_bucket, bucket_bits, target_bits, type_shift, min_counts, link_counts, distinct, counts
+):  # fmt: skip
+    """Write the rows that are kept to `counts`, from links as `count_links` leaves them."""
+    mask, types = (_ONE << target_bits) - _ONE, np.uint64(len(min_counts) - 1)
+    row = link = 0
+    for b in range(len(bounds) - 1):
+        prefix = np.uint64(first_bucket + b) << (_64 - bucket_bits)
+        stop, end = bounds[b], bounds[b] + distinct[b]
+        while stop < end:
+            start, stop = stop, end_of_row(links, stop, end, target_bits)
+            key = key_of(links[start], prefix, bucket_bits, target_bits)
+            of_row = link_counts[start - bounds[0] : stop - bounds[0]]
+            feature_count = np.int64(0)
+            for k in range(len(of_row)):
+                feature_count += of_row[k]
+            if feature_count < min_counts[(key >> type_shift) & types]:
+                continue
+            counts.features[row], counts.feature_counts[row], counts.offsets[row] = key, feature_count, link
+            row += 1
+            for k in range(len(of_row)):
+                counts.targets[link + k] = np.uint32(links[start + k] & mask)
+                counts.link_counts[link + k] = of_row[k]
+            link += len(of_row)
+    counts.offsets[row] = link
 
 
 @kernel

@@ -201,7 +201,7 @@ class Planner:
         events_on_disk = annotated > share
         in_memory = 0 if events_on_disk else annotated
         available = partition_bytes(memory, f.tokens, in_memory, program)
-        partition, scratch = self._partition(f, available, annotated > 0)
+        partition, scratch = self._partition(f, available)
         needed = LINK_BYTES * f.features
         partitions = self.settings.partitions or -(-needed // partition)
         spill = disk.snm_spill(f, self.templates, self.settings, available, self.free)
@@ -211,12 +211,12 @@ class Planner:
         peak = program + max(while_counting, while_training)
         return Counting(partitions, spill, events_on_disk, slots, min(peak, memory))
 
-    def _partition(self, f: Forecast, available: int, annotated: bool) -> tuple[int, int]:
+    def _partition(self, f: Forecast, available: int) -> tuple[int, int]:
         """Bytes of a partition's links, and of scratch memory to sort them. See `snm.counts.counting`."""
         threads, tokens = self.settings.threads, self.sample.text.tokens
         largest = round(int(np.bincount(tokens).max()) * self.sample.ratio)  # links of the most frequent word
         together = min(MAX_SORTED_TOGETHER, available // (8 * SORT_BYTES * threads))
-        scratch = SORT_BYTES * (threads * min(largest, together) + largest) if annotated else 0
+        scratch = SORT_BYTES * (threads * min(largest, together) + largest)
         enough = max(LINK_BYTES * f.features // ENOUGH_PARTITIONS, SMALL_PARTITION)
         return min(max(available - scratch, available // 4), enough), scratch
 
