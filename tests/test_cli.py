@@ -203,7 +203,7 @@ def test_errors_are_one_line(corpus_file: Path, model_path: Path, tmp_path: Path
         (("train", corpus_file, *out, "--dev", empty), "held-out"),
         (("train", corpus_file, "-o", model_path), "exists already"),
         (("train", corpus_file), "Missing option '-o'"),
-        (("train", *out), "Missing argument 'TEXT"),
+        (("train", *out), "expected TEXT, or --counts in place of it"),
         (("ppl", tmp_path / "nowhere", corpus_file), "no such model"),
         (("ppl", tmp_path, corpus_file), "is not a model"),
         (("ppl", model_path, empty), "no words"),

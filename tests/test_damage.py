@@ -113,7 +113,7 @@ class TestManifests:
         manifest = json.loads((path / MANIFEST).read_text())
         manifest["files"][name] = {"bytes": 0, "sha256": ""}
         (path / MANIFEST).write_text(json.dumps(manifest))
-        with pytest.raises(FormatError, match="expected files of the model's folder"):
+        with pytest.raises(FormatError, match="expected files of its folder"):
             snm.load(path)
 
 
