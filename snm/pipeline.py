@@ -11,7 +11,7 @@ of the whole text, are read from there.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.remote import Folder, check_replaceable, is_url, upload_model
+from snm.resuming import Kept, Stage, keeping
 from snm.scoring.model import SnmModel
 from snm.settings import CLUSTER, NEURAL, Settings
 from snm.storage import COUNTS, VOCABULARY, ModelWriter, remove_folder
@@ -81,6 +82,7 @@ class Job:
     progress: Progress
     notify: Notify
     counts: CountedText | None = None  # where the text and its counts come from, if it was counted before
+    kept: Kept = field(default_factory=Kept)  # stages that a run before has finished
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,12 @@ def train(
     if is_url(output):
         how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
         return _train_to_url(sources, str(output), settings, flag("force", force), how)
-    with devices.gpu_memory_errors(), ModelWriter(output, force, notify) as writer:
-        job = Job(settings, writer, progress, notify, counted)
+    with (
+        devices.gpu_memory_errors(),
+        ModelWriter(output, force, notify) as writer,
+        keeping(settings, sources, dev, writer, notify) as kept,
+    ):
+        job = Job(settings, writer, progress, notify, counted, kept)
         text, vocabulary = read_text(job, sources) if sources is not None and counted is None else read_counted(job)
         if settings.model in NEURAL:
             fit_network(job, text, vocabulary, dev)
@@ -208,6 +214,8 @@ def count_text(
     functions(progress=progress, notify=notify)
     if settings.vocab is None:
         raise SettingsError("counts need a given vocabulary, to be added to others; give vocab (snm vocab writes one)")
+    if settings.resume:
+        raise SettingsError("resume is for training; count the text in parts, and add them with merge_counts")
     if settings.model != "snm":
         raise SettingsError(f"model is {settings.model!r}; counts are those of an SNM, other models use their text")
     _check(settings, None)
@@ -231,6 +239,8 @@ def count_text(
 def settings_for(counted: CountedText, settings: Settings) -> Settings:
     """The settings with those that a counted text determines; an error where they contradict it."""
     vocabulary = counted.manifest["vocabulary"]
+    if settings.resume:
+        raise SettingsError(f"{counted.path} is counted already; leave out resume, or train from the text")
     if settings.engine in CLUSTER:
         raise SettingsError(
             f"engine is {settings.engine!r}, which counts text; {counted.path} is counted already: leave out engine, "
@@ -316,6 +326,8 @@ def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
 def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
     """The training text, encoded, and its vocabulary or the one that was given."""
     s = job.settings
+    if found := job.kept.load("text"):
+        return _kept_text(job, found)
     memory = None if s.model in NEURAL else s.memory - PROGRAM_BYTES
     with job.progress("reading", plain_size(sources)) as bar:
         if s.vocab is None:
@@ -331,7 +343,17 @@ def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
     if not text.events:
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
     _check_vocabulary(s, len(vocabulary))
-    return text, vocabulary
+    figures = {"sentences": text.sentences, "documents": text.documents, "bad_lines": text.bad_lines}
+    job.kept.save("text", figures, tokens=text.tokens, words=np.frombuffer(vocabulary.lines, np.uint8))
+    found = job.kept.load("text")  # the tokens that were read are on disk too: one of both is enough
+    return _kept_text(job, found) if found else (text, vocabulary)
+
+
+def _kept_text(job: Job, found: Stage) -> tuple[Text, Vocabulary]:
+    """The text that this run or one before has read."""
+    figures, arrays = found
+    words = arrays["words"].tobytes().split(b"\n", 3)[-1]  # without <S>, </S> and <UNK>
+    return Text(arrays["tokens"], **figures), Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
 
 
 def read_counted(job: Job) -> tuple[Text, Vocabulary]:
@@ -425,9 +447,8 @@ def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
     layout = layout_of(spec, len(vocabulary), texts.whole.events)
     classes_of_words = None
     if spec.has_classes:
-        with job.progress("word classes", classes.PASSES * min(len(vocabulary), classes.FREQUENT)) as bar:
-            memory = s.memory - PROGRAM_BYTES
-            classes_of_words = classes.learn_classes(texts.train, len(vocabulary), s.classes, s.seed, bar, memory)
+        found = job.kept.load("classes")
+        classes_of_words = found[1]["classes"] if found else learn_classes(job, texts.train, len(vocabulary))
     extractor = Extractor(spec, layout, vocabulary, classes_of_words)
     extractor.check_families(texts.train.tokens)
     if s.model == "snm" and job.counts is not None and job.counts.manifest["families"] != extractor.family_digests():
@@ -436,6 +457,15 @@ def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
             f"count the text again"
         )
     return extractor
+
+
+def learn_classes(job: Job, text: Text, words: int) -> np.ndarray:
+    """The class of every word. (words,) uint16"""
+    s, memory = job.settings, job.settings.memory - PROGRAM_BYTES
+    with job.progress("word classes", classes.PASSES * min(words, classes.FREQUENT)) as bar:
+        learned = classes.learn_classes(text, words, s.classes, s.seed, bar, memory)
+    job.kept.save("classes", {}, classes=learned)
+    return learned
 
 
 def choose_events(
@@ -513,8 +543,9 @@ def check_disk(
     if engine is None:
         stages = disk.backoff_stages(made, s, disk.backoff_spill(made, partition, free))
     else:
-        spills = engine.name == "cpu"
-        spill = disk.snm_spill(made, extractor.n_templates, s, partition, free) if spills else disk.Spill()
+        spill = disk.Spill()
+        if engine.spills:
+            spill = disk.snm_spill(made, extractor.n_templates, s, partition, free)
         if job.writer.kind is COUNTS:
             stages = disk.counted_stages(made, spill)
         else:
@@ -548,6 +579,11 @@ def adjust(
     limited = ", as many as fit into memory" if slots == engine.max_slots < MAX_DEFAULT_SLOTS else ""
     job.notify(f"{counted.rows:,} features, {counted.links:,} links; {slots:,} slots for metafeature weights{limited}")
     adjustment = engine.adjustment(extractor, s.training, slots)
+    if found := job.kept.load("adjustment"):
+        training, arrays = found
+        adjustment.restore(arrays["weights"])
+        adjustment.start = training["start"]
+        return adjustment, training
     fitted, dev = _held_out_rows(job, texts, extractor, counted)
     threads = s.threads if texts.train.events >= MIN_EVENTS_FOR_THREADS else 1
     report = train_adjustment(adjustment, s.training, events, fitted, dev, threads, s.seed, job.progress)
@@ -560,7 +596,10 @@ def adjust(
         steps = " → ".join(f"{p:.2f}" for p in report.perplexities)
         job.notify(f"held-out perplexity {steps}; kept pass {report.best_pass}")
     used = (0 if texts.fitted is None else texts.fitted.events) if events is None else events.events
-    return adjustment, {**_describe_training(s, engine.name, adjustment, report), "events_used": used}
+    training = {**_describe_training(s, engine.name, adjustment, report), "events_used": used}
+    if job.kept.folder is not None:
+        job.kept.save("adjustment", training, weights=adjustment.weights())
+    return adjustment, training
 
 
 def _held_out_rows(

@@ -40,7 +40,8 @@ class Settings:
     `prune`: features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or
     16, of a weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the
     text is large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run.
-    `work` is the folder or the URL that these machines share (docs/cluster.md). `vocab`: a file of words, one a line.
+    `work` is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
+    folder, and used if the run is killed and started again. `vocab`: a file of words, one a line.
     `classes`: how many word classes are learned where the features use them. `document`: the text has documents,
     separated by blank lines, and features reach across their sentences. `on_error`: what to do with a line that is not
     UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text
@@ -70,6 +71,7 @@ class Settings:
     engine: str = "auto"
     address: str | None = None
     work: str | None = None
+    resume: bool = False
 
     def __post_init__(self) -> None:
         set_whole_numbers(
@@ -79,7 +81,7 @@ class Settings:
         )  # fmt: skip
         for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
             choice(name, getattr(self, name), known)
-        for name in ("closed", "document"):
+        for name in ("closed", "document", "resume"):
             object.__setattr__(self, name, flag(name, getattr(self, name)))
         for name, kind in (("training", TrainingSettings), ("network", NetworkSettings)):
             if not isinstance(getattr(self, name), kind):
@@ -95,6 +97,12 @@ class Settings:
             raise SettingsError(f"engine {self.engine} is for SNM; a model of kind {self.model!r} is trained here")
         if self.engine == "tasks" and self.work is None:
             raise SettingsError("engine tasks needs a folder that all machines share; name one with --work")
+        if self.resume and self.model in NEURAL:
+            raise SettingsError(
+                f"resume is not for a model of kind {self.model!r}, which has checkpoints (--checkpoint)"
+            )
+        if self.resume and self.engine == "gpu":
+            raise SettingsError("resume is for the other engines than gpu; leave out one of both")
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
         if self.model != "snm" and self.features is not None:

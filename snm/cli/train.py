@@ -136,7 +136,11 @@ OPTIONS = [
     option("--address", group="Resources",
         help="Of the Ray cluster, such as 10.0.0.1:6379.  [default: one on this machine, or RAY_ADDRESS]"),
     option("--work", group="Resources",
-        help="Folder or URL that all machines of a cluster share, for temporary files.  [default: beside OUTPUT]"),
+        help="Folder or URL that all machines of a cluster share, for temporary files; or the folder in which "
+        "--resume keeps its own.  [default: beside OUTPUT]"),
+    option("--resume", group="Resources", is_flag=True,
+        help="Keep what is finished in OUTPUT.work, until the model is written. If the run is killed, the same "
+        "command goes on from there. Takes more disk, and somewhat longer."),
 ]
 # fmt: on
 
@@ -216,7 +220,6 @@ TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
 NEURAL_OPTIONS = ("checkpoint",)
 RNN_OPTIONS = ("hidden", "cell", "softmax", "dropout")
 COUNTING_OPTIONS = ("memory", "partitions")
-CLUSTER_OPTIONS = ("address", "work")
 
 
 def _unused_options(options: dict[str, Any]) -> set[str]:
@@ -227,7 +230,9 @@ def _unused_options(options: dict[str, Any]) -> set[str]:
     unused |= set(COUNTING_OPTIONS) if neural else set(NEURAL_OPTIONS)
     unused |= set() if model == "rnn" else set(RNN_OPTIONS)
     unused |= set() if model == "kn" else {"discounts"}
-    unused |= set() if options["engine"] in ("ray", "tasks") else set(CLUSTER_OPTIONS)
+    unused |= {"resume"} if neural else set()
+    unused |= set() if options["engine"] in ("ray", "tasks") else {"address"}
+    unused |= set() if options["engine"] in ("ray", "tasks") or options["resume"] else {"work"}
     unused |= {"address"} if options["engine"] == "tasks" else set()
     output = options["softmax"] or ("adaptive" if options["cell"] == "lstm" else "tree")
     return unused | ({"order", "slots"} if model == "rnn" and output == "adaptive" else set())
@@ -259,7 +264,7 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
 PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
     "seed",
-    "gate", "prune", "classes", "engine", "address", "work",
+    "gate", "prune", "classes", "engine", "address", "work", "resume",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
 METAFEATURE_SETTINGS = ("metafeatures", "feature_buckets", "link_buckets", "merge")

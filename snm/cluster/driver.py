@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,7 +14,9 @@ from snm.cluster.runners import Runner
 from snm.cluster.tasks import BuiltPart, bucket_range, counts_of, events_of, join_sizes
 from snm.cluster.work import (
     CHUNKS,
+    JOB,
     PAGE_FILES,
+    SHARDS,
     SIZES,
     VALUES,
     WEIGHTS,
@@ -42,14 +45,20 @@ class ClusterCounter:
     def __init__(
         self, runner: Runner, folder: Folder, text: Text, extractor: Extractor, memory: int, threads: int,
         partitions: int | None, progress: Progress, prune: int, annotations: AnnotatedEvents | None,
+        keep: bool = False,
     ) -> None:  # fmt: skip
-        """`memory`: bytes for a partition. `threads`: of this machine, that train."""
+        """`memory`: bytes for a partition. `threads`: of this machine, that train.
+
+        `keep`: files that have been read stay, and what a run before has left in the folder is used.
+        """
         self.runner, self.folder, self.annotations, self._progress = runner, folder, annotations, progress
         self.layout, self._threads = extractor.layout, threads
         run_tokens = None if annotations is None else annotations.run_tokens
-        Job.write(
-            folder, text, extractor, prune, run_tokens, threads, annotations is not None, memory, runner.threads
-        )  # fmt: skip
+        self.keep = keep
+        if folder.size(JOB) is None:
+            Job.write(
+                folder, text, extractor, prune, run_tokens, threads, annotations is not None, memory, runner.threads
+            )  # fmt: skip
         with progress("sizing", runner.slots) as bar:
             for _ in runner.run("size", runner.slots, folder):
                 bar(1)
@@ -62,6 +71,9 @@ class ClusterCounter:
         self._sizes = walk.bucket_sizes
         self.links, self.done = int(self._sizes.sum()), 0.0
         self.shards = partitions or shards_for(self.links * LINK_BYTES, memory, runner.slots)
+        if folder.size(SHARDS) is None:
+            folder.write(SHARDS, json.dumps(self.shards).encode())
+        self.shards = int(json.loads(folder.read(SHARDS)))
 
     def __iter__(self) -> Iterator[Encoded]:
         with self._progress("counting", self.shards) as bar:
@@ -72,7 +84,8 @@ class ClusterCounter:
                     yield part
                 if self.annotations is not None:
                     self.annotations.add(*events_of(shard, self.shards, self.folder), self._threads)
-                    self.folder.delete(f"{name_of('count', shard, self.shards)}.events")
+                    if not self.keep:
+                        self.folder.delete(f"{name_of('count', shard, self.shards)}.events")
                 bar(1)
 
     @property
@@ -126,5 +139,5 @@ class ClusterMatrixWriter(MatrixWriter):
             kernels.move_long_rows(data, sizes.astype(np.int64), before)
             self._append(part.first, sizes, data, long_links, part.most_rows, part.max_offset, part.shadowed)
             advance(part.links)
-        for end in PAGE_FILES:
+        for end in PAGE_FILES if not self._counter.keep else ():
             folder.delete(f"{name}.{end}")

@@ -1,4 +1,4 @@
-"""What runs the tasks: Ray, or other programs that a batch system or a shell has started."""
+"""What runs the tasks: Ray, other programs that a batch system or a shell has started, or this process."""
 
 from __future__ import annotations
 
@@ -108,6 +108,23 @@ class _RayPool:
             self._ray.cancel(handle, force=True)
         if handles:
             self._ray.wait(handles, num_returns=len(handles), timeout=60)
+
+
+class LocalRunner:
+    """Runs tasks in this process, one after another."""
+
+    slots = 1
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def run(self, task: str, shards: int, folder: Folder) -> Iterator[int]:
+        for shard in range(shards):
+            perform(task, shard, shards, folder.where, folder.where)
+            yield shard
+
+    def close(self) -> None:
+        pass
 
 
 class WaitingRunner:

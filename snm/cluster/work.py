@@ -10,6 +10,7 @@ The folder is a path that all machines see, or a URL. It has a folder for each t
 | `sizes` | their sum. Chunks: see `snm.counts.walks.Links` |
 | `count-00001-of-00004.codes`, `.chunks` | the counts of a range of buckets, as in docs/format.md, section 12 |
 | `count-00001-of-00004.events` | the counts of the features of events, coded, in these buckets |
+| `shards.json` | the number of tasks that count |
 | `build.json` | how the matrix is built: see `BuildPlan` |
 | `chunks`, `weights`, `values` | the chunks of all counts; the weights of the adjustment; the values of the codes |
 | `build-00001-of-00004.sizes`, `.pages`, `.long` | sizes of pages (`<u4`), pages and long rows of a range of buckets |
@@ -48,7 +49,7 @@ from snm.text.encoding import Text
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
 
-JOB, PLAN, PHASE, OWNER = "job.json", "build.json", "phase.json", "owner.json"
+JOB, SHARDS, PLAN, PHASE, OWNER = "job.json", "shards.json", "build.json", "phase.json", "owner.json"
 TOKENS, VOCABULARY, CLASSES, SIZES = "tokens", "vocabulary", "classes", "sizes"
 CHUNKS, WEIGHTS, VALUES = "chunks", "weights", "values"
 PAGE_FILES = "sizes", "pages", "long"
@@ -206,6 +207,14 @@ def checked(data: np.ndarray, checksum: int, where: str) -> np.ndarray:
 
 # ---------------------------------------------------------------------------------------------
 # the folder of a run
+
+
+def kept_place(where: str | None, output: Path, engine: str) -> str:
+    """The folder of a run that can be resumed: `where` itself for other programs, else NAME.work in it."""
+    if engine == "tasks":
+        return str(where)
+    name = f"{output.name}.work"
+    return str(output.with_name(name)) if where is None else f"{where.rstrip('/')}/{name}"
 
 
 @contextmanager

@@ -29,6 +29,8 @@ MIN_GPU_TOKENS = 1_000_000  # below, the CPU is done before the GPU has started
 
 class Engine(Protocol):
     name: str
+    spills: bool
+    """Whether links may be written to disk while a text is counted."""
 
     @property
     def max_slots(self) -> int:
@@ -57,14 +59,14 @@ class Engine(Protocol):
 
 def make(settings: Settings, tokens: int, progress: Progress, notify: Notify) -> Engine:
     """The engine of the settings, or with `auto` the one that suits a text of `tokens` tokens."""
+    if settings.engine in CLUSTER or settings.resume:
+        from snm.engines.cluster import ClusterEngine
+
+        return ClusterEngine(settings, progress, notify)
     if settings.engine == "gpu" or (settings.engine == "auto" and tokens >= MIN_GPU_TOKENS and devices.has_gpu()):
         from snm.engines.gpu import GpuEngine
 
         return GpuEngine(settings, devices.find_gpu(), progress, notify)
-    if settings.engine in CLUSTER:
-        from snm.engines.cluster import ClusterEngine
-
-        return ClusterEngine(settings, progress, notify)
     from snm.engines.cpu import CpuEngine
 
     return CpuEngine(settings, progress, notify)

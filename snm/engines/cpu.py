@@ -73,6 +73,7 @@ class CpuEngine:
     """See `snm.engines.Engine`."""
 
     name = "cpu"
+    spills = True
 
     def __init__(self, settings: Settings, progress: Progress, notify: Notify) -> None:
         self.settings, self.progress, self.notify = settings, progress, notify

@@ -36,7 +36,7 @@ ROWS_PER_PART = 1 << 22  # of M, made at one time
 class GpuEngine:
     """See `snm.engines.Engine`. `device` is a GPU; tests use the CPU."""
 
-    name = "gpu"
+    name, spills = "gpu", False
     max_slots = MAX_DEFAULT_SLOTS
 
     def __init__(self, settings: Settings, device: torch.device, progress: Progress, notify: Notify) -> None:

@@ -265,7 +265,7 @@ class Planner:
             return s
         events = None if s.training.events is None else max(1, int(s.training.events / ratio))
         training = replace(s.training, slots=counting.slots, events=events)
-        return replace(s, training=training, partitions=counting.partitions)
+        return replace(s, training=training, partitions=counting.partitions, resume=False)
 
     def _train(self, path: Path, settings: Settings, dev: list[str] | None) -> tuple[dict[str, np.ndarray], int]:
         """Train on a file: seconds of each stage, and the number of links."""
