@@ -79,12 +79,11 @@ def keeping(
     folder = Folder(kept_place(settings.work, writer.path, settings.engine))
     described = {
         "version": __version__,
-        **json.loads(json.dumps(asdict(settings), default=str)),
+        **_plain(settings),
         "text": _files("the text", sources),
         "dev": _files("the held-out text", dev),
+        "vocab": _files("the vocabulary", settings.vocab),
     }
-    if settings.vocab is not None:
-        described["vocab"] = _files("the vocabulary", settings.vocab)
     with ExitStack() as resources:
         if folder.is_local:
             folder.make()
@@ -99,6 +98,14 @@ def keeping(
             notify(f"what is finished is kept in {folder.where}; the same command goes on from there")
             raise
         folder.remove()
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    """All settings of an SNM or a backoff model."""
+    training, m = asdict(settings.training), settings.training.metafeatures
+    buckets = {"feature_buckets": m.feature_buckets, "link_buckets": m.link_buckets, "merge": m.merge}
+    others = {name: value for name, value in asdict(settings).items() if name not in ("training", "network", "vocab")}
+    return {**others, **training, "metafeatures": str(m), **buckets}
 
 
 def _files(what: str, sources: Sources | None) -> list[tuple[str, int, int]]:
