@@ -37,8 +37,8 @@ EVENTS_SHARE = 0.4  # for the counts of annotated events: of all, or of one run 
 TABLE_SHARE = 1 - EVENTS_SHARE
 TOKEN_BYTES = 4
 MIN_PARTITION_BYTES = 128 << 20
-MAX_WALKS = 6  # more walks over the text take longer than writing and reading its links, on a disk of 2 GB a second
-SPILL_SHARE = 1 / 3  # of the free disk, for links: counts need disk too
+MAX_WALKS = 5  # more walks over the text take longer than writing and reading its links, on a disk of 2 GB a second
+SPILL_SHARE = 0.4  # of the free disk, for links: counts need disk too
 ROWS_PER_BYTE = 1 / 1024  # rows of M that are made at one time, for each byte of memory
 MAX_ROWS = 1 << 21
 
