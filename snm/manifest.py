@@ -54,6 +54,8 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "mixture": {"members": [str], "weights": [float], "links": SIZE},
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
+EXTENSIONS: tuple[str, ...] = ()
+"""What a model's entry `requires` may name: parts of the format without which a reader would give wrong answers."""
 COUNTED_ENTRIES: dict[str, Any] = {
     "features": str,
     "families": {"*": str},
@@ -71,7 +73,16 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in ENTRIES:
         raise FormatError(f"{path}: a model of kind {shown(kind)}; this program knows {', '.join(ENTRIES)}")
     _check(path, manifest, {**_ALL, **ENTRIES[kind]}, storage.MODEL.remedy)
+    _check_extensions(path, manifest.get("requires", []))
     return manifest
+
+
+def _check_extensions(path: Path, required: Any) -> None:
+    """Raise an error if a model needs a part of the format that this program does not know."""
+    names = required if isinstance(required, list) else [required]
+    unknown = [shown(name) for name in names if name not in EXTENSIONS]
+    if unknown:
+        raise FormatError(f"{path} requires {', '.join(unknown)}, which this program does not know; use a newer snm")
 
 
 def read_counted(path: Path) -> dict[str, Any]:

@@ -107,6 +107,12 @@ def test_another_version(copy: Path) -> None:
     refused(copy, "version 99", "reads snm-model version 3", "rebuild")
 
 
+def test_a_model_that_requires_what_is_not_known(copy: Path) -> None:
+    manifest = json.loads((copy / MANIFEST).read_text())
+    (copy / MANIFEST).write_text(json.dumps({**manifest, "requires": ["colours"]}))
+    refused(copy, "requires 'colours'", "does not know", "newer snm")
+
+
 def test_another_kind(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
     (copy / MANIFEST).write_text(json.dumps({**manifest, "kind": "oracle"}))
