@@ -186,11 +186,13 @@ def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool,
         )  # fmt: skip
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
+    seconds = time.perf_counter() - begun
     if as_json:
-        print_json({"model": output, "bytes": size, **{k: m[k] for k in m if k in SUMMARY}})
+        figures = {"model": output, "bytes": size, "seconds": seconds, "peak_bytes": peak.bytes}
+        print_json({**figures, **{k: m[k] for k in m if k in SUMMARY}})
     else:
         memory = f", {peak.bytes / 1e9:.1f} GB of memory at the peak" if peak.bytes else ""
-        say(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{memory}")
+        say(f"wrote {output}: {size / 1e6:,.1f} MB in {seconds:.1f} s{memory}")
 
 
 def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool) -> None:
