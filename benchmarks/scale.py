@@ -4,9 +4,9 @@
         [--dev FILE] [--work DIR] [--kenlm DIR] [--json FILE]
 
 TEXT is a plain file, such as one of 0.8 G tokens; shorter texts are its beginning. lmplz gets our vocabulary and as
-much memory, leaves out the text's `<unk>`, and stops at an ARPA file. Memory is the peak of the process's private memory (for lmplz, of its resident
-memory). Disk is the peak of all files in the work folder, those without a name included; the text is not counted. Every
-result is kept in the work folder, and a later run uses it again.
+much memory, leaves out the text's `<unk>`, and stops at an ARPA file. Memory is the peak of the process's private
+memory (for lmplz, of its resident memory). Disk is the peak of all files in the work folder, those without a name
+included; the text is not counted. Every result is kept in the work folder, and a later run uses it again.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class Scale:
         program = str(self.options.kenlm / "lmplz") if self.options.kenlm else "lmplz"
         words, text, arpa = self._vocabulary(tokens), self.beginning(tokens), self.folder / "model.arpa"
         command = [program, "-o", ORDER, "-S", self.options.memory, "-T", str(self.folder), "--arpa", str(arpa),
-                   "--text", str(text), "--limit_vocab_file", str(words), "--skip_symbols"]  # fmt: skip
+                   "--text", str(text), "--limit_vocab_file", str(words), "--skip_symbols",
+                   "--discount_fallback"]  # fmt: skip
         figures, _ = measured(command, self.folder)
         with open(arpa, "rb") as lines:
             counts = [line for line, _ in zip(lines, range(int(ORDER) + 1), strict=False) if line.startswith(b"ngram ")]
