@@ -83,6 +83,8 @@ class FullScoreReturn:
     __slots__ = ("_log_prob", "_ngram_length", "_oov")
 
     def __init__(self, log_prob: float, ngram_length: int, oov: bool) -> None:
+        if isinstance(log_prob, str):
+            raise TypeError("must be real number, not str")
         self._log_prob, self._ngram_length, self._oov = float(log_prob), _integer(ngram_length), bool(oov)
 
     def __repr__(self) -> str:

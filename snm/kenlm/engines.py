@@ -18,7 +18,7 @@ from typing import Any
 
 from snm.baselines.backoff.arpa import ArpaModel
 from snm.baselines.backoff.model import BackoffModel
-from snm.errors import FormatError, MissingExtra
+from snm.errors import MissingExtra, SettingsError
 from snm.kernels import backoff_states
 from snm.kenlm.histories import ngram_length, null_state, order_of
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
@@ -138,16 +138,18 @@ class _Words(dict[str, Any]):
 def open_engine(path: bytes, config: Any) -> Engine:
     """The engine for a model folder, an ARPA file or a binary file of KenLM."""
     name = path.decode("utf8", "surrogateescape")
-    if is_binary(name):
-        return KenlmEngine(path, config)
-    model = load(name)
-    if isinstance(model, ArpaModel):
-        return BackoffEngine(model, *_words_of_arpa(model))
+    return KenlmEngine(path, config) if is_binary(name) else engine_of(load(name))
+
+
+def engine_of(model: LanguageModel) -> Engine:
+    """The engine for an open model."""
     if not isinstance(model, StatefulModel):
-        raise FormatError(
+        raise SettingsError(
             "it scores whole sentences only; expected an SNM or backoff model, or a mixture of them; "
             "use snm.load(path).score(sentence) for other models"
         )
+    if isinstance(model, ArpaModel):
+        return BackoffEngine(model, *_words_of_arpa(model))
     if isinstance(model, BackoffModel) and not model.extractor.has_families:
         return BackoffEngine(model, {**model.vocabulary.ids, "<s>": BEGIN, "</s>": END})
     return SnmEngine(model)
