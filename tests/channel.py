@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 
@@ -50,3 +51,16 @@ def _add_peaks(scores: np.ndarray, label: int, noise: float, random: np.random.G
     scores[:, label] += peak - (random.uniform(0.0, 3.0) if confused else 0.0)
     if alike and confused:
         scores[:, LABELS.index(str(random.choice(alike)))] += peak
+
+
+def write_sound_alikes(path: Path) -> Path:
+    """A text whose words sound alike; a model knows who has which."""
+    random = np.random.default_rng(11)
+    things = {"the man": "pat", "a nan": "bat", "my sister": "pad", "the nurse": "bad", "her mister": "ped"}
+    places = ["in the garden", "at noon", "by the sea", "under a red tent"]
+    lines = []
+    for _ in range(600):
+        who, other = random.choice(list(things), 2).tolist()
+        lines.append(f"{who} has {things[who]} and {other} likes {things[other]} {random.choice(places)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
