@@ -8,6 +8,8 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +160,11 @@ def _raised(call: Callable[[], Any]) -> type[BaseException]:
 def test_exceptions_are_those_of_kenlm(pair: tuple[Any, ours.Model], tmp_path: Path) -> None:
     missing, broken = tmp_path / "missing.arpa", tmp_path / "broken.arpa"
     broken.write_text("no model\n")
+    module: Any
     for module, model in ((kenlm, pair[0]), (ours, pair[1])):
         state, other = module.State(), module.State()
         model.BeginSentenceWrite(state)
-        for call in (
+        calls: tuple[Any, ...] = (
             lambda m=model: m.score(3), lambda m=model: m.score(None), lambda m=model: 3 in m,
             lambda m=model: list(m.full_scores(3)), lambda m=model: m.perplexity(None),
             lambda m=model, s=state, o=other: m.BaseScore(s, b"the", o),
@@ -169,14 +172,16 @@ def test_exceptions_are_those_of_kenlm(pair: tuple[Any, ours.Model], tmp_path: P
             lambda m=model, o=other: m.BaseScore("state", "the", o),
             lambda m=model, s=state, o=other: m.BaseFullScore(s, b"the", o),
             lambda m=model: m.BeginSentenceWrite(3), lambda m=model: m.NullContextWrite("state"),
-            lambda s=state: s == "state", lambda s=state: s < 3, lambda k=module: k.Model(3), lambda k=module: k.Model(),
+            lambda s=state: s == "state", lambda s=state: s < 3, lambda k=module: k.Model(3),
+            lambda k=module: k.Model(),
             lambda k=module: k.Model("x", 3), lambda k=module: k.Config(3),
             lambda k=module: setattr(k.Config(), "load_method", "LAZY"),
             lambda k=module: k.FullScoreReturn("a", 1, True),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for call in calls:
             assert _raised(call) is TypeError
         assert state != None  # noqa: E711
-        assert issubclass(_raised(lambda m=model: m.score("a \ud800")), UnicodeEncodeError)
+        assert issubclass(_raised(partial(model.score, "a \ud800")), UnicodeEncodeError)
         for name in (missing, broken):
             with pytest.raises(OSError, match=f"Cannot read model '{name}' \\("):
                 _quiet(name, module)
@@ -240,7 +245,7 @@ def test_states_are_ordered(pair: tuple[Any, ours.Model]) -> None:
             assert (a < b) + (a == b) + (a > b) == 1
             assert (a <= b, a >= b) == (not a > b, not a < b)
     ordered = sorted(states)
-    assert all(a <= b for a, b in zip(ordered, ordered[1:], strict=False))
+    assert all(a <= b for a, b in pairwise(ordered))
 
 
 @pytest.fixture(scope="module")
@@ -341,7 +346,7 @@ class TestPlace:
         with pytest.raises(OSError, match="Cannot read model"):  # the real package: the rest is no model
             ours.Model(str(path))
 
-        class Opened(kenlm.Model):  # type: ignore[misc]
+        class Opened(kenlm.Model):  # type: ignore[misc, name-defined]
             def __init__(self, path: bytes, config: Any) -> None:
                 super().__init__(str(GOLDEN), config)
 

@@ -77,5 +77,5 @@ class WordScores:
         return found
 
 
-class SnmLM(WordScores, LM):  # type: ignore[misc]
+class SnmLM(WordScores, LM):
     """A language model for flashlight's decoders."""

@@ -62,9 +62,7 @@ class SnmLanguageModel(AbstractLanguageModel):
         """Change alpha, beta, unk_score_offset or score_boundary; None leaves one as it is."""
         for name, value in params.items():
             if name not in ("alpha", "beta", "unk_score_offset", "score_boundary"):
-                raise SettingsError(
-                    f"{name} is no parameter; expected alpha, beta, unk_score_offset or score_boundary"
-                )
+                raise SettingsError(f"{name} is no parameter; expected alpha, beta, unk_score_offset or score_boundary")
             if value is not None:
                 setattr(self, name, flag(name, value) if name == "score_boundary" else real_number(name, value))
 
@@ -78,8 +76,9 @@ class SnmLanguageModel(AbstractLanguageModel):
 
     def score_partial_token(self, partial_token: str) -> float:
         """The penalty of an unfinished word that is the beginning of no known word."""
-        penalty = 0.0 if partial_token in self._prefixes else self.unk_score_offset
-        return penalty * max(1.0, len(partial_token) / constants.AVG_TOKEN_LEN)
+        if partial_token in self._prefixes:
+            return 0.0
+        return self.unk_score_offset * max(1.0, len(partial_token) / float(constants.AVG_TOKEN_LEN))
 
     def score(self, prev_state: Any, word: str, is_last_word: bool = False) -> tuple[float, Any]:
         """The weighted natural logarithm of P(word | state), and the state after it."""

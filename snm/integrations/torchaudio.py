@@ -20,5 +20,5 @@ except (ImportError, OSError, RuntimeError):  # a build for another release of P
     raise MissingExtra("torchaudio", "torchaudio", "decoding with torchaudio") from None
 
 
-class SnmLM(WordScores, CTCDecoderLM):  # type: ignore[misc]
+class SnmLM(WordScores, CTCDecoderLM):
     """A language model for torchaudio's decoder."""

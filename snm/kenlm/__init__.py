@@ -9,6 +9,7 @@ the numbers are KenLM's. `Model.snm_model` is the model with the whole interface
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -83,9 +84,8 @@ class FullScoreReturn:
     __slots__ = ("_log_prob", "_ngram_length", "_oov")
 
     def __init__(self, log_prob: float, ngram_length: int, oov: bool) -> None:
-        if isinstance(log_prob, str):
-            raise TypeError("must be real number, not str")
-        self._log_prob, self._ngram_length, self._oov = float(log_prob), _integer(ngram_length), bool(oov)
+        self._log_prob = math.fsum([log_prob])  # a TypeError for a string
+        self._ngram_length, self._oov = _integer(ngram_length), bool(oov)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.log_prob!r}, {self.ngram_length!r}, {self.oov!r})"

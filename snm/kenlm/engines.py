@@ -19,8 +19,8 @@ from typing import Any
 from snm.baselines.backoff.arpa import ArpaModel
 from snm.baselines.backoff.model import BackoffModel
 from snm.errors import MissingExtra, SettingsError
-from snm.kernels import backoff_states
 from snm.kenlm.histories import ngram_length, null_state, order_of
+from snm.kernels import backoff_states
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.loading import load
 from snm.model import LanguageModel, StatefulModel
