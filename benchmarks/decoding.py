@@ -30,9 +30,9 @@ from tests.channel import LABELS, logits_of, plain_words
 
 LINES = {"train": 250_000, "valid": 6_000, "test": 6_000}
 NOISE = 0.2
-TUNED, SENTENCES, WORDS = 40, 200, (6, 25)
-WEIGHTS = list(itertools.product((0.4, 0.6, 0.8, 1.0), (0.5, 2.0)))  # alpha, beta
-BEAM, TUNING_BEAM = 100, 30
+TUNED, SENTENCES, WORDS = 24, 150, (6, 25)
+WEIGHTS = list(itertools.product((0.5, 0.75, 1.0), (0.5, 2.0)))  # alpha, beta
+BEAM, TUNING_BEAM = 50, 20
 Sentence = tuple[str, np.ndarray]
 
 
@@ -111,6 +111,7 @@ def _tune(decoder: BeamSearchDecoderCTC, sentences: list[Sentence]) -> None:
         return sum(distance(text.split(), decoder.decode(logits, TUNING_BEAM).split()) for text, logits in sentences)
 
     best = min(WEIGHTS, key=errors)
+    print("tuned:", *best, flush=True)
     decoder.reset_params(alpha=best[0], beta=best[1])
 
 
