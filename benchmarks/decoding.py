@@ -3,9 +3,9 @@
     python benchmarks/decoding.py CORPUS [--kenlm DIR] [--work DIR] [--json FILE]
 
 Needs the packages pyctcdecode (and so NumPy 1) and kenlm. All models are trained on the same text, lower case and
-without punctuation, with the same vocabulary. The logits are those of a noisy channel (tests/channel.py), not of speech.
-The weights of each model are tuned on valid text; errors are counted on test text. The times are of the same sentences,
-one model after the other on each.
+without punctuation, with the same vocabulary. The logits are those of a noisy channel (tests/channel.py), not of
+speech. The weights of each model are tuned on valid text; errors are counted on test text. The times are of the same
+sentences, one model after the other on each.
 """
 
 from __future__ import annotations
