@@ -67,13 +67,25 @@ TRITON ?= triton
 # Without these the tests of the Ray engine and of URLs are skipped
 RAY ?= ray fsspec s3fs moto[server]
 
-$(VENV)/installed-dev: $(VENV)/installed
+# Without these, snm.kenlm and the adapter of flashlight are not compared with the real packages
+DECODERS ?= kenlm flashlight-text
+# pyctcdecode needs NumPy 1, so it has an environment of its own; without it, its tests are skipped
+PYCTCDECODE ?= pyctcdecode kenlm transformers 'numpy<2'
+
+$(VENV)/installed-dev: $(VENV)/installed $(VENV)-pyctcdecode/installed
 	$(BIN)/pip install --quiet $(EDITABLE) '.[dev]'
 	$(BIN)/pip install --quiet '$(TORCH)' || echo "cannot install $(TORCH): neural models and the GPU engine are not tested"
 	$(BIN)/pip install --quiet '$(TRITON)' || echo "cannot install $(TRITON): the GPU kernels are not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(RAY),'$(package)') || echo "cannot install $(RAY): the Ray engine and URLs are not tested"
+	$(BIN)/pip install --quiet $(DECODERS) || echo "cannot install $(DECODERS): snm.kenlm and the decoders are not tested"
+	touch $@
+
+$(VENV)-pyctcdecode/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-pyctcdecode
+	$(VENV)-pyctcdecode/bin/pip install --quiet $(PYCTCDECODE) $(EDITABLE) '.[test]' \
+	|| { echo "cannot install $(PYCTCDECODE): the adapter of pyctcdecode is not tested"; rm -f $(VENV)-pyctcdecode/bin/python; }
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-pyctcdecode build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

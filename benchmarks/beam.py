@@ -2,12 +2,13 @@
 
     python benchmarks/beam.py CORPUS [--presets snm5] [--kenlm DIR] [--work DIR] [--json FILE]
 
-Needs the package kenlm. Three measurements:
+Needs the package kenlm. Four measurements:
 
 - Each word of sentences of the test text with one call of `step`.
 - A decoder. Each word of a sentence has ten candidates: the word itself and words from the same position of other
   sentences. `expand` scores them after ten states, a hundred hypotheses in one call, and `follow` keeps the ten best.
   KenLM scores the same hypotheses in the same order, and keeps the same ones.
+- The same calls of `BaseScore` with `snm.kenlm`, on a model folder and on KenLM's own ARPA file.
 - A hundred sentences with `steps`. No two states are equal, which is not so in a decoder: the data of each is cold.
 
 SNM is given words by their ids; KenLM has no ids and is given strings. All run nine times, taking turns; the fastest
@@ -36,10 +37,10 @@ def microseconds(work: Callable[[], int]) -> float:
 
 
 class Kenlm:
-    """The measurements with KenLM."""
+    """The measurements with KenLM, or with the same surface over SNM."""
 
-    def __init__(self, path: str, lines: list[list[str]]) -> None:
-        self.model, self.lines = kenlm.Model(path), lines
+    def __init__(self, path: str, lines: list[list[str]], module: Any = kenlm) -> None:
+        self.module, self.model, self.lines = module, module.Model(path), lines
 
     def begin(self) -> Any:
         state = kenlm.State()
@@ -47,7 +48,7 @@ class Kenlm:
         return state
 
     def alone(self) -> int:
-        calls, before, after = 0, kenlm.State(), kenlm.State()
+        calls, before, after = 0, self.module.State(), self.module.State()
         for line in self.lines:
             self.model.BeginSentenceWrite(before)
             for word in line:
@@ -136,7 +137,9 @@ def main() -> None:
     others = np.random.default_rng(1).integers(0, len(lines), (len(lines) // STATES, CANDIDATES))
     others[:, 0] = np.arange(len(others))
     candidates = [[[lines[k][i] for k in row] for i in range(WORDS)] for row in others]
-    rows = []
+    rows, imported = [], bench.work / "kenlm.model"
+    if not imported.exists():
+        snm.import_arpa(bench.work / "kenlm.arpa", imported)
     for preset in bench.options.presets:
         ours = Snm(str(bench.model(preset)), lines)
         ids = np.ascontiguousarray(ours.ids[others].transpose(0, 2, 1))  # (lines, WORDS, CANDIDATES)
@@ -150,8 +153,11 @@ def main() -> None:
         def decode_theirs(kept: np.ndarray = kept) -> int:
             return theirs.decode(candidates, kept)
 
+        same, arpa = (Kenlm(str(path), lines, snm.kenlm).alone for path in (bench.model(preset), imported))
         for what, run, other, asked in (
             ("one call", ours.alone, theirs.alone, ">= 0.2"),
+            ("BaseScore of snm.kenlm", same, theirs.alone, ">= 0.2"),
+            ("BaseScore of snm.kenlm, on KenLM's ARPA file", arpa, theirs.alone, ">= 0.2"),
             (f"{BEAM} at once: {CANDIDATES} words after {STATES} states each, a word", decode, decode_theirs, ">= 5"),
             (f"{BEAM} at once: {BEAM} sentences, a word", ours.side_by_side, theirs.side_by_side, ""),
         ):  # fmt: skip

@@ -18,6 +18,7 @@ from snm.version import __version__
 
 if TYPE_CHECKING:
     from snm import errors as errors
+    from snm import kenlm as kenlm
     from snm.adjustment.metafeatures import MetafeatureSet as MetafeatureSet
     from snm.adjustment.settings import TrainingSettings as TrainingSettings
     from snm.baselines.backoff.arpa import export_arpa as export_arpa
@@ -81,7 +82,7 @@ _HOME = {
     "verify": "evaluation",
     "write_vocabulary": "counted",
 }
-__all__ = [*_HOME, "__version__", "errors"]
+__all__ = [*_HOME, "__version__", "errors", "kenlm"]
 
 
 def __dir__() -> list[str]:
@@ -89,8 +90,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("snm.errors")
+    if name in ("errors", "kenlm"):
+        return import_module(f"snm.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'snm' has no attribute {name!r}")
     return getattr(import_module(f"snm.{_HOME[name]}"), name)

@@ -1,0 +1,55 @@
+"""Histories of stateful models as KenLM sees them: their order, the empty one, and the n-gram that predicts a word."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from snm.baselines.backoff.model import BackoffModel
+from snm.layouts.tokens import BEGIN, END
+from snm.model import IDS, LanguageModel, StatefulModel
+from snm.scoring.mixture import StatefulMixture
+from snm.scoring.model import RowModel, SnmModel
+
+
+def order_of(model: StatefulModel) -> int:
+    """How many words a feature of the model spans: those before the predicted word, and the word."""
+    if isinstance(model, StatefulMixture):
+        return max(map(order_of, model.members))
+    return model.extractor.spec.span + 1 if isinstance(model, RowModel) else model.state_width + 1
+
+
+def null_state(model: StatefulModel) -> bytes:
+    """The state of a model without any context, not even the beginning of a sentence.
+
+    It is made of `</S>`, which is in no feature's context, so only the empty feature has a row.
+    """
+    if isinstance(model, StatefulMixture):
+        return b"".join(map(null_state, model.members))
+    return np.full(model.state_width, END ^ model.vocabulary.tag, IDS).tobytes()
+
+
+def ngram_length(model: LanguageModel, state: bytes, word: int) -> int:
+    """Words of the longest n-gram of the model that ends with `word` after `state`; 1 if there is none."""
+    if isinstance(model, StatefulMixture):
+        ends = np.cumsum([0, *(4 * member.state_width for member in model.members)]).tolist()
+        parts = [state[start:end] for start, end in pairwise(ends)]
+        members = zip(model.members, parts, model._ids, strict=True)
+        return max(ngram_length(member, part, int(ids[word])) for member, part, ids in members)
+    tokens = np.frombuffer(state, IDS) ^ IDS.type(model.vocabulary.tag)
+    begins = np.flatnonzero(tokens == BEGIN)
+    return max(_lengths(model, tokens[begins[-1] if len(begins) else 0 :], word), default=1)
+
+
+def _lengths(model: LanguageModel, context: np.ndarray, word: int) -> list[int]:
+    """Words of each n-gram of the model that ends with `word` after `context`."""
+    if isinstance(model, BackoffModel):
+        rows = model._find(model._keys(context))[0].tolist()
+        return [q + 1 for q, row in enumerate(rows) if row >= 0 and word in model.row(row)[0]]
+    if isinstance(model, SnmModel):
+        found, _ = model._look_up(model._keys(context), word)
+        kinds = [model.spec.types[template.type_index] for template in model.spec.templates]
+        weights = found.weight[:, 0].tolist()
+        return [kind.a + 1 for kind, weight in zip(kinds, weights, strict=True) if kind.is_ngram and weight > 0]
+    return []
