@@ -40,10 +40,9 @@ from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import InputError, SettingsError
 from snm.features.extraction import Extractor
+from snm.gate.events import gate_events
 from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
-from snm.kernels import rows as row_kernels
 from snm.layouts.counts import Counts
-from snm.layouts.gate import Gate
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import UNKNOWN
 from snm.loading import load
@@ -668,17 +667,7 @@ def fit_gate(
 
 def _gate_events(job: Job, extractor: Extractor, pages: dict[str, Any], text: Text) -> GateEvents:
     """The rows of a text's events in the matrix that has been written."""
-    matrix, n = open_matrix(job.writer.load, pages, extractor), extractor.n_templates
-    gate = Gate.of(np.zeros(n, np.float32), n)
-    made, filled = GateEvents.empty(text.events, n), 0
-    for start, stop in extractor.blocks(0, len(text.tokens)):
-        found = row_kernels.find(extractor.keys(text.tokens, start, stop), text.tokens[start:stop], matrix, gate)
-        events = np.flatnonzero(found.row_sum[0] > 0)
-        here = slice(filled, filled + len(events))
-        made.codes[here], made.lengths[here] = found.code.T[events], found.length.T[events]
-        made.sums[here], made.weights[here] = found.row_sum.T[events], found.weight.T[events]
-        filled += len(events)
-    return made.first(filled)
+    return gate_events(extractor, open_matrix(job.writer.load, pages, extractor), text)
 
 
 # ---------------------------------------------------------------------------------------------
