@@ -27,10 +27,13 @@ ROOMS: list[list[str]] = [
     ["baselines"],
     ["loading"],
     ["evaluation", "mixing", "settings"],
+    ["pruning"],
+    ["projection"],
     ["cluster"],
     ["engines"],
     ["disk", "counted", "resuming"],
     ["pipeline"],
+    ["exporting"],
     ["reproduction", "demo", "warmup", "planning"],
     ["cli"],
 ]
