@@ -66,9 +66,7 @@ def export_arpa(
             _write(projected, name, size, threads, progress, notify)
 
 
-def _write(
-    model: BackoffModel, name: str, size: int | None, threads: int, progress: Progress, notify: Notify
-) -> None:
+def _write(model: BackoffModel, name: str, size: int | None, threads: int, progress: Progress, notify: Notify) -> None:
     """Write a backoff model, pruned if a size is given."""
     if size is None:
         return arpa.export_arpa(model, name, progress=progress, notify=notify)
@@ -76,7 +74,9 @@ def _write(
         with ModelWriter(Path(folder) / "pruned") as writer:
             pruned = PrunedBackoff(model, writer, threads, progress)
             least, made = limit_for_arpa(pruned, size)
-            notify(f"{made.links:,} of {len(model.targets):,} n-grams left; estimated loss of perplexity {made.loss:.2%}")
+            notify(
+                f"{made.links:,} of {len(model.targets):,} n-grams left; estimated loss of perplexity {made.loss:.2%}"
+            )
             pruned.write(least, {})
         with BackoffModel(Path(folder) / "pruned") as smaller:
             arpa.export_arpa(smaller, name, progress=progress, notify=notify)
@@ -123,5 +123,3 @@ def _project_text(
                 rows = rows_of_text(model, skeleton, encoded, writer, advance=bar)
             write_rows(writer, skeleton.extractor, rows, dict(skeleton.manifest["text"]), threads)
         skeleton.close()
-
-

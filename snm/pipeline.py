@@ -23,7 +23,7 @@ from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS
 from snm.adjustment.training import TrainingReport, train_adjustment
-from snm.arguments import flag, functions, shown
+from snm.arguments import file_path, flag, functions, shown
 from snm.baselines.backoff.estimation import Estimator, estimate
 from snm.baselines.backoff.katz import Katz
 from snm.baselines.backoff.kneser_ney import KneserNey
@@ -50,6 +50,8 @@ from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
+from snm.pruning.models import prune
+from snm.pruning.training import Pruned, check_rest, prune_written
 from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.resuming import Kept, Stage, keeping
 from snm.scoring.model import SnmModel
@@ -155,6 +157,9 @@ def train(
     elif sources is None:
         raise SettingsError("no text given; expected text, or counts=...")
     _check(settings, dev)
+    if settings.size is not None and settings.model != "snm":
+        how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
+        return _train_to_size(sources, output, settings, flag("force", force), how)
     if is_url(output):
         how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
         return _train_to_url(sources, str(output), settings, flag("force", force), how)
@@ -191,6 +196,23 @@ def _train_to_url(
         remove_folder(place)
     model.path = Path(output)
     return model
+
+
+def _train_to_size(
+    sources: Sources | None, output: str | Path, settings: Settings, force: bool, how: dict[str, Any]
+) -> LanguageModel:
+    """Train a backoff model in a temporary folder, and prune it. `how`: further arguments of `train`."""
+    if is_url(output):
+        return _train_to_url(sources, str(output), settings, force, how)
+    place = file_path("output", output)
+    ModelWriter(place, force)  # raises an error if it cannot be written
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".snm-", dir=place.parent) as folder:
+        with train(sources, Path(folder) / "whole", replace(settings, size=None), **how) as model:
+            return prune(
+                model, place, size=settings.size, threads=settings.threads, force=force, progress=how["progress"],
+                notify=how["notify"],
+            )  # fmt: skip
 
 
 def count_text(
@@ -288,6 +310,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     vocabulary.drop_table()
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
+    check_size(job.settings, extractor)
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
@@ -295,7 +318,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     counted = count(job, engine, texts.train, extractor, words, events)
     adjustment, training = adjust(job, engine, texts, extractor, counted, events)
     del events
-    pages = build(job, engine, extractor, adjustment, counted)
+    pages, kept = shrink(job, extractor, build(job, engine, extractor, adjustment, counted))
     again = adjustment if texts.counted_again else None
     del adjustment  # the gate needs its memory
     gate = fit_gate(job, engine, extractor, pages, texts.gate)
@@ -306,8 +329,8 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
         for name in ARRAYS:
             job.writer.drop(name)
         counted = count(job, engine, texts.whole, extractor, count_words(texts.whole, len(vocabulary)), None)
-        pages = build(job, engine, extractor, again, counted)
-    finish_snm(job, extractor, counted, figures, pages, training, gate)
+        pages, kept = shrink(job, extractor, build(job, engine, extractor, again, counted))
+    finish_snm(job, extractor, counted, figures, pages, training, gate, kept)
 
 
 def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
@@ -646,6 +669,20 @@ def build(
         return writer.write(counted.unigrams, counted.store, code_bytes, bar)
 
 
+def check_size(settings: Settings, extractor: Extractor) -> None:
+    """Raise an error if the vocabulary alone takes more than the size that was asked for."""
+    if settings.size is not None:
+        check_rest(settings.size, extractor, settings.gate, settings.weight_bits // 8)
+
+
+def shrink(job: Job, extractor: Extractor, pages: dict[str, Any]) -> tuple[dict[str, Any], Pruned | None]:
+    """Prune the matrix that has been written to the size that was asked for; its entry of the manifest."""
+    s = job.settings
+    if s.size is None:
+        return pages, None
+    return prune_written(job.writer, extractor, pages, s.size, s.gate, s.threads, job.progress, job.notify)
+
+
 def fit_gate(
     job: Job, engine: Engine, extractor: Extractor, pages: dict[str, Any], text: Text | None
 ) -> tuple[np.ndarray, GateReport] | None:
@@ -716,7 +753,7 @@ def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | Non
 
 def finish_snm(
     job: Job, extractor: Extractor, counted: Counted, figures: dict[str, Any], pages: dict[str, Any],
-    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None,
+    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None, kept: Pruned | None = None,
 ) -> None:  # fmt: skip
     """Write what is left of an SNM, and give the folder its name."""
     described = None
@@ -727,14 +764,16 @@ def finish_snm(
     counted.store.remove()
     how = {"text": figures, "pages": pages, "training": training, "gate": described}
     rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]
-    _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how)
+    _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how, kept)
 
 
 def _finish(
-    job: Job, extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
-) -> None:
+    job: Job, extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any],
+    kept: Pruned | None = None,
+) -> None:  # fmt: skip
     if extractor.classes is not None:
         job.writer.array("classes", "<u2").append(extractor.classes)
     extractor.vocabulary.write(job.writer.folder / VOCABULARY)
     manifest = describe_rows(extractor, rows_by_type, links, kind, how)
+    manifest = manifest if kept is None else kept.described(manifest)
     job.writer.finish(manifest, job.settings.threads)

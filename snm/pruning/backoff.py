@@ -31,9 +31,7 @@ ARRAYS = 6
 class PrunedBackoff:
     """The worth of every n-gram of a model, and what is left of it with less."""
 
-    def __init__(
-        self, model: BackoffModel, writer: ModelWriter, threads: int = 1, progress: Progress = silent
-    ) -> None:
+    def __init__(self, model: BackoffModel, writer: ModelWriter, threads: int = 1, progress: Progress = silent) -> None:
         """`writer`: of the smaller model; working arrays lie in temporary files beside it."""
         self.model, self.writer, self.threads, self.progress = model, writer, threads, progress
         with progress("n-grams", len(model.targets)) as bar:
@@ -153,5 +151,7 @@ def prune_backoff(
     """Write the part of a model that fits the budget."""
     pruned = PrunedBackoff(model, writer, threads, progress)
     least, made = pruned.limit(budget)
-    pruned.write(least, describe(budget, made, "entropy", threshold=least if math.isfinite(least) else None))
+    limit = least if math.isfinite(least) else None
+    before = {"rows": model.manifest["rows"], "links": model.manifest["links"]}
+    pruned.write(least, describe(budget, "entropy", limit=limit, estimated_loss=made.loss, **before))
     return made

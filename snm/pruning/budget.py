@@ -76,7 +76,8 @@ def too_small(budget: Budget, least: Smaller, rest: str) -> SettingsError:
     )
 
 
-def describe(budget: Budget, made: Smaller, criterion: str, **more: Any) -> dict[str, Any]:
-    """The entry `pruning` of a manifest."""
-    given = {name: value for name in ("size", "links", "loss") if (value := getattr(budget, name)) is not None}
-    return {**given, "criterion": criterion, "estimated_loss": made.loss, **more}
+def describe(budget: Budget, criterion: str, **before: Any) -> dict[str, Any]:
+    """The entry `pruning` of a manifest: the budget, the criterion, and further figures."""
+    names = ("size", "links", "loss")
+    given = {name: value for name in names if (value := getattr(budget, name)) is not None}
+    return {"budget": given, "criterion": criterion, **before}

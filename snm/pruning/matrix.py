@@ -9,7 +9,7 @@ to one as before. What else was tried: docs/pruning.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,11 @@ from snm import parallel
 from snm.kernels import matrix_pruning as kernels
 from snm.kernels import matrix_writing as writing_kernels
 from snm.layouts.counts import Counts
-from snm.layouts.matrix import ARRAYS, Matrix, page_bits
+from snm.layouts.matrix import Matrix, page_bits
 from snm.matrix.writing import PageWriter
 from snm.progress import Advance, Progress, silent
-from snm.pruning.budget import Budget, Smaller, too_small
-from snm.storage import NPY_HEADER, ModelWriter
+from snm.pruning.budget import Budget, Smaller, describe, too_small
+from snm.storage import ModelWriter
 
 PART_BYTES = 16 << 20  # of pages that are read together, before their long rows
 LIMITS = 16  # that are tried in one walk over the matrix
@@ -45,6 +45,9 @@ class Kept:
     @property
     def starts_bytes(self) -> int:
         return 4 * ((1 << page_bits(self.rows + 1)) + 1)
+
+
+NOTHING = Kept(np.inf, 0, 0, 0)
 
 
 class MatrixPruner:
@@ -70,11 +73,8 @@ class MatrixPruner:
                 return rest + kept.bytes + kept.starts_bytes <= budget.size
             return budget.links is not None and words + kept.links <= budget.links
 
-        nothing = Kept(np.inf, 0, 0, 0)
-        if not fits(nothing):
-            least = Smaller(rest + nothing.starts_bytes, words, 0.0)
-            raise too_small(budget, least, "the vocabulary, the unigrams and the gate")
-        limits, best = np.geomspace(LOWEST, HIGHEST, LIMITS), nothing
+        self.check_rest(budget, rest, words)
+        limits, best = np.geomspace(LOWEST, HIGHEST, LIMITS), NOTHING
         with self.progress("measuring", WALKS * self.pages) as bar:
             for _ in range(WALKS):
                 measured = self.measure(limits, bar)
@@ -84,6 +84,13 @@ class MatrixPruner:
                 best = measured[found[0]]
                 limits = np.geomspace(limits[max(0, found[0] - 1)], limits[found[0]], LIMITS)
         return best
+
+    @staticmethod
+    def check_rest(budget: Budget, rest: int, words: int) -> None:
+        """Raise an error if a budget is too small for what always stays; see `keep`."""
+        least = Smaller(rest + NOTHING.starts_bytes, words, 0.0)
+        if not least.fits(budget):
+            raise too_small(budget, least, "the vocabulary, the unigrams and the gate")
 
     def measure(self, limits: np.ndarray, advance: Advance) -> list[Kept]:
         """What stays with each limit."""
@@ -165,5 +172,14 @@ def rest_bytes(files: dict[str, dict[str, Any]]) -> int:
     return sum(entry["bytes"] for name, entry in files.items() if name.removesuffix(".npy") not in PAGE_ARRAYS)
 
 
-
-
+def describe_pruned(manifest: dict[str, Any], kept: Kept, words: int, budget: Budget) -> dict[str, Any]:
+    """The manifest of a model whose matrix has been pruned. words: links of the empty feature."""
+    entries = {name: value for name, value in manifest.items() if name not in ("files", "rows_by_type")}
+    limit = kept.limit if np.isfinite(kept.limit) else None
+    return {
+        **entries,
+        "rows": kept.rows + 1,
+        "links": words + kept.links,
+        "pruning": describe(budget, "mass", limit=limit, rows=manifest["rows"], links=manifest["links"]),
+        "requires": sorted({*manifest.get("requires", []), "orphans"}),
+    }

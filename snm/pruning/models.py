@@ -22,8 +22,8 @@ from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.pruning.backoff import prune_backoff
-from snm.pruning.budget import Budget, Smaller, describe
-from snm.pruning.matrix import MatrixPruner, rest_bytes
+from snm.pruning.budget import Budget
+from snm.pruning.matrix import MatrixPruner, describe_pruned, rest_bytes
 from snm.scoring.model import SnmModel
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text.encoding import Text, encode_files
@@ -127,19 +127,13 @@ def prune_snm(
     pages = pruner.write(kept, writer, m["pages"])
     if model.extractor.classes is not None:
         writer.array("classes", "<u2").append(model.extractor.classes)
-    flat, described = _gate(model, writer, pages, text, progress, notify)
+    flat, gate = _gate(model, writer, pages, text, progress, notify)
     if flat is not None:
         writer.array("gate", "<f4").append(flat)
     model.vocabulary.write(writer.folder / VOCABULARY)
-    left = words + kept.links
-    notify(f"{left:,} of {m['links']:,} links left, {kept.rows + 1:,} of {m['rows']:,} features")
-    gone = "files", "rows_by_type"
-    changed = {"rows": kept.rows + 1, "links": left, "pages": pages, "gate": described}
-    pruning = describe(budget, Smaller(0, left, math.nan), "mass", limit=kept.limit, rows=m["rows"], links_before=m["links"])
-    del pruning["estimated_loss"]
-    requires = sorted({*m.get("requires", []), "orphans"})
-    entries = {name: value for name, value in m.items() if name not in gone}
-    writer.finish({**entries, **changed, "pruning": pruning, "requires": requires}, threads)
+    described = describe_pruned({**m, "pages": pages, "gate": gate}, kept, words, budget)
+    notify(f"{described['links']:,} of {m['links']:,} links left, {kept.rows + 1:,} of {m['rows']:,} features")
+    writer.finish(described, threads)
 
 
 def _gate(
@@ -201,5 +195,3 @@ def _perplexity(model: LanguageModel, text: Text, threads: int) -> float:
     events = gate_events(model.extractor, model.matrix, text)
     _, report = fit(events, model.manifest["gate"]["units"], SEED)
     return min(report.perplexities)
-
-
