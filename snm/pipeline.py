@@ -207,12 +207,14 @@ def _train_to_size(
     place = file_path("output", output)
     ModelWriter(place, force)  # raises an error if it cannot be written
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".snm-", dir=place.parent) as folder:
-        with train(sources, Path(folder) / "whole", replace(settings, size=None), **how) as model:
-            return prune(
-                model, place, size=settings.size, threads=settings.threads, force=force, progress=how["progress"],
-                notify=how["notify"],
-            )  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix=".snm-", dir=place.parent) as folder,
+        train(sources, Path(folder) / "whole", replace(settings, size=None), **how) as model,
+    ):
+        return prune(
+            model, place, size=settings.size, threads=settings.threads, force=force, progress=how["progress"],
+            notify=how["notify"],
+        )  # fmt: skip
 
 
 def count_text(

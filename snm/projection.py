@@ -292,8 +292,10 @@ def _segment_start(tokens: np.ndarray, place: int) -> int:
 def _after(model: LanguageModel, context: np.ndarray, words: np.ndarray) -> np.ndarray:
     """P of words after a context."""
     if not isinstance(model, StatefulModel):
-        return model.distribution(context)[words]
+        after: np.ndarray = model.distribution(context)[words]
+        return after
     state = model.state_array([model.start()])
     for word in context[1:][-model.state_width :]:
         state = model.follow(state, np.array([word], np.uint32), np.zeros(1, np.int64))
-    return np.nan_to_num(10.0 ** model.expand(state, words)[0])
+    p: np.ndarray = np.nan_to_num(10.0 ** model.expand(state, words)[0])
+    return p

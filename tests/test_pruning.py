@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -111,7 +112,8 @@ def measured_worths(model: BackoffModel, writer: ModelWriter) -> dict[tuple[str,
     found = {}
     for row in sorted(range(len(pruned.tree.levels)), key=lambda r: pruned.tree.levels[r]):
         if row not in contexts:
-            assert pruned.tree.levels[row] == 1 and model.rows_of(np.array([[BEGIN]], np.uint32))[0] == row
+            assert pruned.tree.levels[row] == 1
+            assert model.rows_of(np.array([[BEGIN]], np.uint32))[0] == row
             contexts[row] = ("<s>",)
         for link in range(int(model.offsets[row]), int(model.offsets[row + 1])):
             ngram = (*contexts[row], words[model.targets[link]])
@@ -196,7 +198,7 @@ class TestMatrix:
         with ModelWriter(tmp_path / "m") as writer:
             pages = pruner.write(kept, writer, whole.manifest["pages"])
             for name in ("data", "long_links", "starts", "singles", "values", "unigrams"):
-                assert np.array_equal(writer.load(name), np.asarray(getattr(whole, "_array")(name))), name
+                assert np.array_equal(writer.load(name), np.asarray(whole._array(name))), name
         assert {**pages, "orphans": False} == {**whole.manifest["pages"], "orphans": False}
 
     def test_scores_do_not_need_parents(self, halved: SnmModel) -> None:
@@ -206,7 +208,7 @@ class TestMatrix:
 
     def test_a_larger_budget_keeps_more(self, whole: SnmModel) -> None:
         measured = MatrixPruner(whole.matrix).measure(np.geomspace(1e-3, 1e2, LIMITS), lambda _: None)
-        assert all(a.links >= b.links and a.bytes >= b.bytes for a, b in zip(measured, measured[1:], strict=False))
+        assert all(a.links >= b.links and a.bytes >= b.bytes for a, b in itertools.pairwise(measured))
         assert measured[0].links > measured[-1].links
 
 

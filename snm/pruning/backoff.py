@@ -19,7 +19,7 @@ from snm.kernels import backoff_pruning as kernels
 from snm.manifest import describe_rows
 from snm.progress import Progress, silent
 from snm.pruning.budget import Budget, Smaller, describe, find_limit, too_small
-from snm.pruning.ngrams import NgramTree, build_tree
+from snm.pruning.ngrams import build_tree
 from snm.storage import NPY_HEADER, VOCABULARY, ModelWriter
 
 LINK_BYTES, ROW_BYTES = 8, 20  # of a model on disk: target and probability; key, offset and backoff

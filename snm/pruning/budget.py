@@ -68,8 +68,8 @@ def too_small(budget: Budget, least: Smaller, rest: str) -> SettingsError:
     """The error for a budget that even the smallest model exceeds."""
     if budget.size is not None:
         return SettingsError(
-            f"a size of {budget.size:,} bytes is too small: {rest} alone take {least.bytes:,}; give a larger --size, or "
-            f"train with fewer words (--min-count, --max-words)"
+            f"a size of {budget.size:,} bytes is too small: {rest} alone take {least.bytes:,}; give a larger --size, "
+            f"or train with fewer words (--min-count, --max-words)"
         )
     return SettingsError(
         f"{budget.links or 0:,} links are too few: every word has one, {least.links:,} in all; give more --links"

@@ -44,8 +44,8 @@ def prune(
     """Write a smaller SNM or backoff model to the folder `output`, without what brings least.
 
     Exactly one of `size` (bytes of the folder, at most), `links` (at most) and `loss` (of perplexity: 0.01 is 1 %) is
-    given. `dev` is held-out text: an SNM's gate is learned anew on it, without it the gate stays as it is; and `loss` is
-    measured on it. Without it the loss of a backoff model is estimated from the model alone; for an SNM it is needed.
+    given. `dev` is held-out text: an SNM's gate is learned anew on it, without it the gate stays as it is; and `loss`
+    is measured on it. Without it the loss of a backoff model is estimated from the model alone; an SNM needs it.
     """
     functions(progress=progress, notify=notify)
     budget, threads = Budget(size, links, loss), whole_number("threads", threads, 1, MAX_THREADS)
