@@ -141,20 +141,25 @@ def halved(whole: SnmModel, held_out: Path, tmp_path_factory: pytest.TempPathFac
     return made
 
 
+@pytest.fixture(scope="session")
+def halved_backoff(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> snm.LanguageModel:
+    folder = tmp_path_factory.mktemp("pruned-backoff")
+    whole = train(corpus_file, folder / "kn", Settings(model="kn", min_count=1))
+    return prune(whole, folder / "m", links=whole.manifest["links"] // 2)
+
+
 class TestPrunedSnm(LanguageModelTests):
     """A pruned SNM is a model as any other."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def model(self, halved: SnmModel) -> SnmModel:
         return halved
 
 
 class TestPrunedBackoff(LanguageModelTests):
-    @pytest.fixture(scope="class")
-    def model(self, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> snm.LanguageModel:
-        folder = tmp_path_factory.mktemp("pruned-backoff")
-        whole = train(corpus_file, folder / "kn", Settings(model="kn", min_count=1))
-        return prune(whole, folder / "m", links=whole.manifest["links"] // 2)
+    @pytest.fixture
+    def model(self, halved_backoff: snm.LanguageModel) -> snm.LanguageModel:
+        return halved_backoff
 
 
 def rows_of(model: SnmModel) -> dict[int, dict[int, float]]:
