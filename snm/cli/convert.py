@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from snm.arguments import file_path
+from snm.cli.bars import Bars
 from snm.cli.options import (
     Number,
     Size,
@@ -19,7 +20,6 @@ from snm.cli.options import (
     print_json,
     threads_option,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 
 
@@ -46,7 +46,7 @@ def export(
 
     export_arpa(
         load_model(path), file, text=text, order=order, size=size, threads=chosen_threads(threads), on_error=on_error,
-        progress=progress_bar, notify=notify(False),
+        progress=Bars(), notify=notify(),
     )  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def import_arpa(file: str, output: str, force: bool) -> None:
     """Convert an ARPA FILE (plain or compressed) of any toolkit to a model."""
     from snm.baselines.backoff import arpa
 
-    say = notify(False)
-    model = arpa.import_arpa(file, output, force=force, progress=progress_bar, notify=say)
+    say = notify()
+    model = arpa.import_arpa(file, output, force=force, progress=Bars(), notify=say)
     say(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
 
 
@@ -93,7 +93,7 @@ def mix(
     if output is None:
         found = mixing.weigh(
             models, dev, test=test, test_files=test_files, threads=chosen_threads(threads), on_error=on_error,
-            progress=progress_bar, notify=notify(as_json),
+            progress=Bars(as_json), notify=notify(as_json=as_json),
         )  # fmt: skip
         if as_json:
             print_json({**asdict(found), "weights": found.weights.tolist()})
@@ -102,8 +102,8 @@ def mix(
         what = f"{plain[0]} has the probabilities of one text" if plain else "--test and --test-file exclude -o"
         raise click.UsageError(f"{what}; leave out -o to see weights and perplexities, or write a mixture of models")
     made = mixing.mix(
-        models, dev, output, force=force, threads=chosen_threads(threads), on_error=on_error, progress=progress_bar,
-        notify=notify(as_json),
+        models, dev, output, force=force, threads=chosen_threads(threads), on_error=on_error, progress=Bars(as_json),
+        notify=notify(as_json=as_json),
     )  # fmt: skip
     if as_json:
         m = made.manifest

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from snm.cli.bars import Bars
 from snm.cli.options import (
     Number,
     Size,
@@ -18,7 +19,6 @@ from snm.cli.options import (
     print_json,
     threads_option,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 
 
@@ -65,7 +65,7 @@ def prune(
     say, model = notify(as_json), load_model(path)
     smaller = prune(
         model, output, size=size, links=links, loss=loss, dev=dev, threads=chosen_threads(threads), on_error=on_error,
-        force=force, progress=progress_bar, notify=say,
+        force=force, progress=Bars(), notify=say,
     )  # fmt: skip
     found = {"model": output, "bytes": model_bytes(smaller), "links": smaller.manifest["links"]}
     if as_json:
