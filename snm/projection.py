@@ -219,8 +219,9 @@ def rows_of_text(
         for level in range(1, len(rows)):
             _add_places(model, skeleton, text, start, rows[level], places, sums, seen)
         advance(stop - start)
-    rows_of_links = np.repeat(seen, np.diff(skeleton.offsets))
-    p = np.maximum(sums / np.maximum(rows_of_links, 1), LEAST)
+    places_of_links = np.repeat(seen, np.diff(skeleton.offsets))
+    p = np.maximum(sums / np.maximum(places_of_links, 1), LEAST)
+    p = np.where(places_of_links > 0, p, skeleton.link_probabilities)  # such as <S> in the middle of a document
     return NgramRows(
         np.asarray(skeleton.index.features), np.asarray(skeleton.offsets), np.asarray(skeleton.targets),
         p.astype(np.float32), tree.parents.astype(np.int64), tree.levels.astype(np.int64),
