@@ -254,7 +254,7 @@ def _add_places(
     chosen = np.flatnonzero(rows >= 0)
     chosen = chosen[seen[rows[chosen]] < places]
     _, first = np.unique(rows[chosen], return_index=True)  # of several places in a block, one
-    chosen = chosen[first]
+    chosen = chosen[np.sort(first)]
     if not len(chosen):
         return
     mine = rows[chosen]
