@@ -28,10 +28,13 @@ ROOMS: list[list[str]] = [
     ["loading"],
     ["kenlm"],
     ["evaluation", "mixing", "settings", "integrations"],
+    ["pruning"],
+    ["projection"],
     ["cluster"],
     ["engines"],
     ["disk", "counted", "resuming"],
     ["pipeline"],
+    ["exporting"],
     ["reproduction", "demo", "warmup", "planning"],
     ["cli"],
 ]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from snm import kenlm as kenlm
     from snm.adjustment.metafeatures import MetafeatureSet as MetafeatureSet
     from snm.adjustment.settings import TrainingSettings as TrainingSettings
-    from snm.baselines.backoff.arpa import export_arpa as export_arpa
     from snm.baselines.backoff.arpa import import_arpa as import_arpa
     from snm.baselines.backoff.model import BackoffModel as BackoffModel
     from snm.baselines.neural.model import NeuralModel as NeuralModel
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from snm.errors import SnmError as SnmError
     from snm.evaluation import SumReport as SumReport
     from snm.evaluation import verify as verify
+    from snm.exporting import export_arpa as export_arpa
     from snm.features.families import feature_family as feature_family
     from snm.features.specification import FeatureSpec as FeatureSpec
     from snm.loading import load as load
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from snm.pipeline import train as train
     from snm.planning.plan import Plan as Plan
     from snm.planning.plan import plan as plan
+    from snm.pruning.models import prune as prune
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
     from snm.settings import Settings as Settings
@@ -70,7 +71,7 @@ _HOME = {
     "TrainingSettings": "adjustment.settings",
     "Vocabulary": "text.vocabulary",
     "count_text": "pipeline",
-    "export_arpa": "baselines.backoff.arpa",
+    "export_arpa": "exporting",
     "feature_family": "features.families",
     "import_arpa": "baselines.backoff.arpa",
     "load": "loading",
@@ -78,6 +79,7 @@ _HOME = {
     "mix": "mixing",
     "paper_settings": "settings",
     "plan": "planning.plan",
+    "prune": "pruning.models",
     "train": "pipeline",
     "verify": "evaluation",
     "write_vocabulary": "counted",

@@ -23,7 +23,7 @@ from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
 from snm.adjustment.settings import MAX_DEFAULT_SLOTS
 from snm.adjustment.training import TrainingReport, train_adjustment
-from snm.arguments import flag, functions, shown
+from snm.arguments import file_path, flag, functions, shown
 from snm.baselines.backoff.estimation import Estimator, estimate
 from snm.baselines.backoff.katz import Katz
 from snm.baselines.backoff.kneser_ney import KneserNey
@@ -40,10 +40,9 @@ from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import InputError, SettingsError
 from snm.features.extraction import Extractor
+from snm.gate.events import gate_events
 from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
-from snm.kernels import rows as row_kernels
 from snm.layouts.counts import Counts
-from snm.layouts.gate import Gate
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import UNKNOWN
 from snm.loading import load
@@ -51,6 +50,8 @@ from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, expect, ignore, silent
+from snm.pruning.models import prune
+from snm.pruning.training import Pruned, check_rest, prune_written
 from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.resuming import Kept, Stage, keeping
 from snm.scoring.model import SnmModel
@@ -156,6 +157,9 @@ def train(
     elif sources is None:
         raise SettingsError("no text given; expected text, or counts=...")
     _check(settings, dev)
+    if settings.size is not None and settings.model != "snm":
+        how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
+        return _train_to_size(sources, output, settings, flag("force", force), how)
     if is_url(output):
         how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
         return _train_to_url(sources, str(output), settings, flag("force", force), how)
@@ -192,6 +196,25 @@ def _train_to_url(
         remove_folder(place)
     model.path = Path(output)
     return model
+
+
+def _train_to_size(
+    sources: Sources | None, output: str | Path, settings: Settings, force: bool, how: dict[str, Any]
+) -> LanguageModel:
+    """Train a backoff model in a temporary folder, and prune it. `how`: further arguments of `train`."""
+    if is_url(output):
+        return _train_to_url(sources, str(output), settings, force, how)
+    place = file_path("output", output)
+    ModelWriter(place, force)  # raises an error if it cannot be written
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=".snm-", dir=place.parent) as folder,
+        train(sources, Path(folder) / "whole", replace(settings, size=None), **how) as model,
+    ):
+        return prune(
+            model, place, size=settings.size, threads=settings.threads, force=force, progress=how["progress"],
+            notify=how["notify"],
+        )  # fmt: skip
 
 
 def count_text(
@@ -290,6 +313,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     expect(job.progress, stages_of(job.settings, texts))
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
+    check_size(job.settings, extractor)
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
@@ -297,7 +321,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     counted = count(job, engine, texts.train, extractor, words, events)
     adjustment, training = adjust(job, engine, texts, extractor, counted, events)
     del events
-    pages = build(job, engine, extractor, adjustment, counted)
+    pages, kept = shrink(job, extractor, build(job, engine, extractor, adjustment, counted))
     again = adjustment if texts.counted_again else None
     del adjustment  # the gate needs its memory
     gate = fit_gate(job, engine, extractor, pages, texts.gate)
@@ -308,24 +332,24 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
         for name in ARRAYS:
             job.writer.drop(name)
         counted = count(job, engine, texts.whole, extractor, count_words(texts.whole, len(vocabulary)), None)
-        pages = build(job, engine, extractor, again, counted)
-    finish_snm(job, extractor, counted, figures, pages, training, gate)
+        pages, kept = shrink(job, extractor, build(job, engine, extractor, again, counted))
+    finish_snm(job, extractor, counted, figures, pages, training, gate, kept)
 
 
 def stages_of(settings: Settings, texts: Texts) -> list[str]:
     """The stages of a training with progress bars, by the beginnings of their first labels."""
     if settings.model != "snm":
         return ["reading", *(["counting"] if settings.model != "sbo" else []), "estimating", "merging"]
-    count = "sizing"
+    count, build = "sizing", ["building", *(["measuring"] if settings.size is not None else [])]
     return [
         "reading",
         *(["word classes"] if settings.spec.has_classes else []),
         *(["forecasting"] if texts.train.events >= MIN_EVENTS_FOR_FORECAST else []),
         count,
         *(["training"] if settings.training.passes else []),
-        "building",
+        *build,
         *(["gating"] if texts.gate is not None else []),
-        *([count, "building"] if texts.counted_again else []),
+        *([count, *build] if texts.counted_again else []),
     ]
 
 
@@ -666,6 +690,20 @@ def build(
         return writer.write(counted.unigrams, counted.store, code_bytes, bar)
 
 
+def check_size(settings: Settings, extractor: Extractor) -> None:
+    """Raise an error if the vocabulary alone takes more than the size that was asked for."""
+    if settings.size is not None:
+        check_rest(settings.size, extractor, settings.gate, settings.weight_bits // 8)
+
+
+def shrink(job: Job, extractor: Extractor, pages: dict[str, Any]) -> tuple[dict[str, Any], Pruned | None]:
+    """Prune the matrix that has been written to the size that was asked for; its entry of the manifest."""
+    s = job.settings
+    if s.size is None:
+        return pages, None
+    return prune_written(job.writer, extractor, pages, s.size, s.gate, s.threads, job.progress, job.notify)
+
+
 def fit_gate(
     job: Job, engine: Engine, extractor: Extractor, pages: dict[str, Any], text: Text | None
 ) -> tuple[np.ndarray, GateReport] | None:
@@ -687,17 +725,7 @@ def fit_gate(
 
 def _gate_events(job: Job, extractor: Extractor, pages: dict[str, Any], text: Text) -> GateEvents:
     """The rows of a text's events in the matrix that has been written."""
-    matrix, n = open_matrix(job.writer.load, pages, extractor), extractor.n_templates
-    gate = Gate.of(np.zeros(n, np.float32), n)
-    made, filled = GateEvents.empty(text.events, n), 0
-    for start, stop in extractor.blocks(0, len(text.tokens)):
-        found = row_kernels.find(extractor.keys(text.tokens, start, stop), text.tokens[start:stop], matrix, gate)
-        events = np.flatnonzero(found.row_sum[0] > 0)
-        here = slice(filled, filled + len(events))
-        made.codes[here], made.lengths[here] = found.code.T[events], found.length.T[events]
-        made.sums[here], made.weights[here] = found.row_sum.T[events], found.weight.T[events]
-        filled += len(events)
-    return made.first(filled)
+    return gate_events(extractor, open_matrix(job.writer.load, pages, extractor), text)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -749,7 +777,7 @@ def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | Non
 
 def finish_snm(
     job: Job, extractor: Extractor, counted: Counted, figures: dict[str, Any], pages: dict[str, Any],
-    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None,
+    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None, kept: Pruned | None = None,
 ) -> None:  # fmt: skip
     """Write what is left of an SNM, and give the folder its name."""
     described = None
@@ -760,14 +788,16 @@ def finish_snm(
     counted.store.remove()
     how = {"text": figures, "pages": pages, "training": training, "gate": described}
     rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]
-    _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how)
+    _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how, kept)
 
 
 def _finish(
-    job: Job, extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any]
-) -> None:
+    job: Job, extractor: Extractor, rows_by_type: np.ndarray, links: int, kind: str, how: dict[str, Any],
+    kept: Pruned | None = None,
+) -> None:  # fmt: skip
     if extractor.classes is not None:
         job.writer.array("classes", "<u2").append(extractor.classes)
     extractor.vocabulary.write(job.writer.folder / VOCABULARY)
     manifest = describe_rows(extractor, rows_by_type, links, kind, how)
+    manifest = manifest if kept is None else kept.described(manifest)
     job.writer.finish(manifest, job.settings.threads)

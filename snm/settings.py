@@ -45,7 +45,7 @@ class Settings:
     `classes`: how many word classes are learned where the features use them. `document`: the text has documents,
     separated by blank lines, and features reach across their sentences. `on_error`: what to do with a line that is not
     UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text
-    and the file of words.
+    and the file of words. `size`: most bytes of the model folder; what brings least is pruned at the end.
     """
 
     model: str = "snm"
@@ -72,12 +72,13 @@ class Settings:
     address: str | None = None
     work: str | None = None
     resume: bool = False
+    size: int | None = None
 
     def __post_init__(self) -> None:
         set_whole_numbers(
             self, order=(1, MAX_WORDS), min_count=(1, 1 << 62), max_words=(1, 1 << 31), memory=(MIN_MEMORY, 1 << 62),
             threads=(1, MAX_THREADS), partitions=(1, 1 << 31), seed=(0, MAX_SEED), gate=(0, MAX_UNITS),
-            prune=(1, 1 << 31), classes=(4, 1 << 16), weight_bits=(8, 16),
+            prune=(1, 1 << 31), classes=(4, 1 << 16), weight_bits=(8, 16), size=(1, 1 << 62),
         )  # fmt: skip
         for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
             choice(name, getattr(self, name), known)
@@ -103,6 +104,10 @@ class Settings:
             )
         if self.resume and self.engine == "gpu":
             raise SettingsError("resume is for the other engines than gpu; leave out one of both")
+        if self.size is not None and self.model in NEURAL:
+            raise SettingsError("size is for SNM and backoff models; a network is as large as its units (hidden)")
+        if self.size is not None and self.resume and self.model != "snm":
+            raise SettingsError("resume is not for a backoff model with a size; train it, and prune it with snm.prune")
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
         if self.model != "snm" and self.features is not None:

@@ -188,6 +188,14 @@ class ModelWriter:
         with open(array.path, "r+b") as file:
             system.punch_hole(file, 0, (NPY_HEADER + stop * array.dtype.itemsize) // FREED_BYTES * FREED_BYTES)
 
+    def rename(self, name: str, new: str) -> None:
+        """Give an array that has been written, and is not mapped, another name."""
+        array = self._arrays.pop(name)
+        array.close()
+        os.rename(array.path, array.path.with_name(f"{new}.npy"))
+        array.path = array.path.with_name(f"{new}.npy")
+        self._arrays[new] = array
+
     def drop(self, name: str) -> None:
         """Delete an array that the finished model does not need."""
         self._arrays[name].close()

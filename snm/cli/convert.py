@@ -9,6 +9,8 @@ import click
 from snm.arguments import file_path
 from snm.cli.bars import Bars
 from snm.cli.options import (
+    Number,
+    Size,
     chosen_threads,
     import_option,
     json_option,
@@ -24,12 +26,28 @@ from snm.cli.terminal import notify
 @click.command()
 @model_argument
 @click.argument("file", default="-")
+@click.option("--text", multiple=True,
+              help="Text whose n-grams are written, with the model's mean probabilities.")  # fmt: skip
+@click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
+@click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
+@on_error_option
+@threads_option
 @import_option
-def export(path: str, file: str) -> None:
-    """Write a backoff MODEL (kn, katz, sbo) as an ARPA FILE (default: standard output)."""
-    from snm.baselines.backoff.arpa import export_arpa
+def export(
+    path: str, file: str, text: tuple[str, ...], order: int | None, size: int | None, on_error: str,
+    threads: int | None,
+) -> None:  # fmt: skip
+    """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
-    export_arpa(load_model(path), file, progress=Bars(), notify=notify())
+    A backoff model (kn, katz, sbo) is written as it is, the n-grams of an SNM with its own probabilities. Skip-grams,
+    word classes, networks and mixtures need --text: the model is projected on the n-grams of the text.
+    """
+    from snm.exporting import export_arpa
+
+    export_arpa(
+        load_model(path), file, text=text, order=order, size=size, threads=chosen_threads(threads), on_error=on_error,
+        progress=Bars(), notify=notify(),
+    )  # fmt: skip
 
 
 @click.command(name="import")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from snm.cli import convert, counts, inspect, plan, reproduce, score, train, warmup
+from snm.cli import convert, counts, inspect, plan, prune, reproduce, score, train, warmup
 from snm.cli.terminal import Group
 from snm.version import __version__
 
@@ -23,7 +23,7 @@ for command in (
     train.train, plan.plan, counts.vocab, counts.count, counts.merge,
     score.ppl, score.score, score.next_words, score.generate, score.explain,
     inspect.info, inspect.verify,
-    convert.export, convert.import_arpa, convert.mix,
+    convert.export, convert.import_arpa, convert.mix, prune.prune,
     reproduce.reproduce, reproduce.demo, warmup.warmup,
 ):  # fmt: skip
     main.add_command(command)

@@ -131,6 +131,9 @@ OPTIONS = [
 
     option("--weight-bits", group="Resources", type=click.Choice(["8", "16"]), default="8", show_default=True,
         help="Bits of a weight in the model file; 8 cost some hundredths of a percent of perplexity."),
+    option("--size", group="Resources", type=Size(),
+        help="Most bytes of the model folder, such as 200M: the links and features that bring least are pruned at the "
+        "end, before the gate is learned."),
     option("--partitions", group="Resources", type=Number(1),
         help="Partitions of the counts.  [default: as many as the memory needs]"),
     option("--address", group="Resources",
@@ -232,7 +235,7 @@ def _unused_options(options: dict[str, Any]) -> set[str]:
     unused |= set(COUNTING_OPTIONS) if neural else set(NEURAL_OPTIONS)
     unused |= set() if model == "rnn" else set(RNN_OPTIONS)
     unused |= set() if model == "kn" else {"discounts"}
-    unused |= {"resume"} if neural else set()
+    unused |= {"resume", "size"} if neural else set()
     unused |= set() if options["engine"] in ("ray", "tasks") else {"address"}
     unused |= set() if options["engine"] in ("ray", "tasks") or options["resume"] else {"work"}
     unused |= {"address"} if options["engine"] == "tasks" else set()
@@ -267,6 +270,7 @@ PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
     "seed",
     "gate", "prune", "classes", "engine", "address", "work", "resume",
+    "size",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
 METAFEATURE_SETTINGS = ("metafeatures", "feature_buckets", "link_buckets", "merge")

@@ -137,7 +137,7 @@ class ClusterMatrixWriter(MatrixWriter):
                 at[i] += size
             sizes, data, long_links = arrays
             kernels.move_long_rows(data, sizes.astype(np.int64), before)
-            self._append(part.first, sizes, data, long_links, part.most_rows, part.max_offset, part.shadowed)
+            self.append(part.first, sizes, data, long_links, part.most_rows, part.max_offset, part.shadowed)
             advance(part.links)
         for end in PAGE_FILES if not self._counter.keep else ():
             folder.delete(f"{name}.{end}")

@@ -230,7 +230,7 @@ class SharedCounts(StoredCounts):
 
 
 class BuiltPart(NamedTuple):
-    """Pages that were made together, see `MatrixWriter._append`."""
+    """Pages that were made together, see `PageWriter.append`."""
 
     first: int
     lengths: list[int]  # of sizes, pages and long rows
@@ -267,7 +267,7 @@ class Pages(MatrixWriter):
             self._add(part, ignore)
         return self._parts
 
-    def _append(
+    def append(
         self, first: int, sizes: np.ndarray, data: np.ndarray, long_links: np.ndarray, most_rows: int, max_offset: int,
         shadowed: int,
     ) -> None:  # fmt: skip

@@ -36,7 +36,7 @@ def open_matrix(load: Callable[..., np.ndarray], description: dict[str, Any], ex
         single_of_template=np.array(
             [types.index(t.type_index) if t.type_index in types else -1 for t in extractor.spec.templates], np.int64
         ),
-        parent_of_template=np.array(extractor.spec.parents, np.int64),
+        parent_of_template=parents_of(description, extractor),
         shift=np.uint64(64 - description["bits"]),
         spread=spread,
         code_bytes=np.int64(code_bytes),
@@ -44,3 +44,9 @@ def open_matrix(load: Callable[..., np.ndarray], description: dict[str, Any], ex
         unigram_links=np.float32(np.count_nonzero(arrays["unigrams"])),
         unigram_sum=np.float32(arrays["unigrams"].sum(dtype=np.float64)),
     )
+
+
+def parents_of(description: dict[str, Any], extractor: Extractor) -> np.ndarray:
+    """For each template, one whose feature is stored if the template's own is; 0 for none. (templates,) int64"""
+    found = np.array(extractor.spec.parents, np.int64)
+    return np.zeros_like(found) if description.get("orphans") else found

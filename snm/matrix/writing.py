@@ -21,7 +21,65 @@ SAMPLED_ROWS, SAMPLES = 1 << 19, 64  # of more rows, the values of codes are cho
 PAGES_PER_BATCH = 1 << 20  # in computing starts
 
 
-class MatrixWriter:
+class PageWriter:
+    """Writes pages and long rows, and where each page begins."""
+
+    def __init__(self, writer: ModelWriter, words: int) -> None:
+        self.writer, self.words = writer, words
+
+    def begin(self, rows: int, code_bytes: int) -> int:
+        """Make the arrays for a matrix of so many rows; return the logarithm of its number of pages."""
+        bits = page_bits(rows)
+        self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
+        self.spread = Spread.over(self.words, code_bytes)
+        self.writer.array("data", "|u1", LARGE_CHUNK_BYTES)
+        self.writer.array("long_links", self.spread.link_type, LARGE_CHUNK_BYTES)
+        self.writer.array("sizes", "<u4")
+        self.n_pages = self.n_bytes = self.n_long = self.shadowed = 0
+        return bits
+
+    def finish(self, bits: int) -> None:
+        """Write what follows the last page, and where the pages begin."""
+        self.writer.append("data", np.zeros(PADDING, np.uint8))
+        self._write_starts(1 << bits)
+
+    def append(
+        self, first: int, sizes: np.ndarray, data: np.ndarray, long_links: np.ndarray, most_rows: int, max_offset: int,
+        shadowed: int,
+    ) -> None:  # fmt: skip
+        """Append pages from page `first` on. The rest is as `write_pages` returns it."""
+        if most_rows > MAX_ROWS or max_offset >= INLINE:
+            raise SettingsError(
+                f"a page of the model has {most_rows} features and {max_offset:,} bytes; expected at most {MAX_ROWS} "
+                f"and {INLINE - 1:,}: the keys are not spread evenly; choose other features"
+            )
+        self._append_sizes(first, sizes)
+        self.n_bytes += len(data)
+        self.shadowed += shadowed
+        self.n_long += len(long_links)
+        self.writer.append("data", data)
+        self.writer.append("long_links", long_links)
+
+    def _append_sizes(self, first: int, sizes: np.ndarray) -> None:
+        """Append the sizes of pages from page `first` on. Pages between these and the last ones written are empty."""
+        self.writer.append("sizes", np.zeros(first - self.n_pages, np.uint32))
+        self.writer.append("sizes", sizes)
+        self.n_pages = first + len(sizes)
+
+    def _write_starts(self, pages: int) -> None:
+        """Write where each page begins, from the sizes on disk, which are dropped."""
+        self._append_sizes(pages, np.empty(0, np.int64))
+        starts = self.writer.array("starts", "<u4" if self.n_bytes < 1 << 32 else "<u8", LARGE_CHUNK_BYTES)
+        end = 0
+        starts.append(np.array([end]))
+        for page in range(0, pages, PAGES_PER_BATCH):
+            ends = end + np.cumsum(self.writer.read("sizes", page, min(page + PAGES_PER_BATCH, pages)), dtype=np.int64)
+            starts.append(ends)
+            end = int(ends[-1])
+        self.writer.drop("sizes")
+
+
+class MatrixWriter(PageWriter):
     """Writes M from the counts of a model that is being written."""
 
     def __init__(
@@ -29,7 +87,8 @@ class MatrixWriter:
         rows_per_part: int = 1 << 21,
     ) -> None:  # fmt: skip
         """`rows_per_part`: rows that are in memory at once."""
-        self.writer, self.extractor, self.adjustment, self.threads = writer, extractor, adjustment, threads
+        super().__init__(writer, len(extractor.vocabulary))
+        self.extractor, self.adjustment, self.threads = extractor, adjustment, threads
         self.rows_per_part = rows_per_part
         self.singles = adjustment.singles()
 
@@ -43,17 +102,10 @@ class MatrixWriter:
         dense = np.zeros(len(self.extractor.vocabulary), np.float32)
         dense[unigrams.targets] = weights
         types = np.flatnonzero(counts.singles_by_type) if len(self.singles) else np.zeros(0, np.int64)
-        bits = page_bits(rows)
-        self.shift, self.code_bytes = np.uint64(64 - bits), code_bytes
-        self.spread = Spread.over(len(self.extractor.vocabulary), code_bytes)
+        bits = self.begin(rows, code_bytes)
         self._set_values(self._choose_values(counts, types))
-        self.writer.array("data", "|u1", LARGE_CHUNK_BYTES)
-        self.writer.array("long_links", self.spread.link_type, LARGE_CHUNK_BYTES)
-        self.writer.array("sizes", "<u4")
-        self.n_pages = self.n_bytes = self.n_long = self.shadowed = 0
         self._add_all(counts, bits, advance)
-        self.writer.append("data", np.zeros(PADDING, np.uint8))
-        self._write_starts(1 << bits)
+        self.finish(bits)
         self.writer.array("singles", f"<u{code_bytes}")
         for type_index in types:
             self.writer.append("singles", self._code(self.singles[type_index]))
@@ -138,42 +190,7 @@ class MatrixWriter:
         written = list(parallel.ordered(write, range(len(ranges)), self.threads))
         most_rows, max_offset, shadowed = np.array(written, np.int64).reshape(-1, 3).T
         extremes = int(most_rows.max()), int(max_offset.max()), int(shadowed.sum())
-        self._append(first_page, sizes, data, long_links, *extremes)
-
-    def _append(
-        self, first: int, sizes: np.ndarray, data: np.ndarray, long_links: np.ndarray, most_rows: int, max_offset: int,
-        shadowed: int,
-    ) -> None:  # fmt: skip
-        """Append pages from page `first` on. The rest is as `write_pages` returns it."""
-        if most_rows > MAX_ROWS or max_offset >= INLINE:
-            raise SettingsError(
-                f"a page of the model has {most_rows} features and {max_offset:,} bytes; expected at most {MAX_ROWS} "
-                f"and {INLINE - 1:,}: the keys are not spread evenly; choose other features"
-            )
-        self._append_sizes(first, sizes)
-        self.n_bytes += len(data)
-        self.shadowed += shadowed
-        self.n_long += len(long_links)
-        self.writer.append("data", data)
-        self.writer.append("long_links", long_links)
-
-    def _append_sizes(self, first: int, sizes: np.ndarray) -> None:
-        """Append the sizes of pages from page `first` on. Pages between these and the last ones written are empty."""
-        self.writer.append("sizes", np.zeros(first - self.n_pages, np.uint32))
-        self.writer.append("sizes", sizes)
-        self.n_pages = first + len(sizes)
-
-    def _write_starts(self, pages: int) -> None:
-        """Write where each page begins, from the sizes on disk, which are dropped."""
-        self._append_sizes(pages, np.empty(0, np.int64))
-        starts = self.writer.array("starts", "<u4" if self.n_bytes < 1 << 32 else "<u8", LARGE_CHUNK_BYTES)
-        end = 0
-        starts.append(np.array([end]))
-        for page in range(0, pages, PAGES_PER_BATCH):
-            ends = end + np.cumsum(self.writer.read("sizes", page, min(page + PAGES_PER_BATCH, pages)), dtype=np.int64)
-            starts.append(ends)
-            end = int(ends[-1])
-        self.writer.drop("sizes")
+        self.append(first_page, sizes, data, long_links, *extremes)
 
 
 def check_finite(weights: np.ndarray) -> None:

@@ -28,7 +28,9 @@ class TextScorer:
         """`gate` as `Gate.folded` makes it; `prune` as the model was trained."""
         self.extractor, self.matrix, self.gate = extractor, matrix, gate
         min_counts = extractor.min_counts(prune)
-        parents = np.array([extractor.spec.parents, extractor.spec.second_parents(min_counts)])
+        first = matrix.parent_of_template
+        second = extractor.spec.second_parents(min_counts) if first.any() else np.zeros_like(first)
+        parents = np.array([first, second])
         parents = np.where(parents, parents, parents[::-1])  # a template with one parent has it twice
         self._parents = np.ascontiguousarray(parents.T)
         self._min_counts = min_counts[[template.type_index for template in extractor.spec.templates]]

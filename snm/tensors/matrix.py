@@ -45,7 +45,7 @@ class TensorMatrixWriter(MatrixWriter):
         packer = _Packer(rows, codes, len(self.singles) > 0, int(self.shift), self.code_bytes)
         values = torch.from_numpy(self.values).to(device).double()
         data, long_links = packer.pack(values, self.spread, self.n_long)
-        self._append(
+        self.append(
             packer.first_page, packer.sizes.cpu().numpy(), array_of(data, "|u1"),
             array_of(long_links, "<u8").astype(self.spread.link_type), *packer.extremes(),
         )  # fmt: skip

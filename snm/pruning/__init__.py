@@ -1,0 +1,1 @@
+"""Smaller models: links and rows leave by what they bring."""
