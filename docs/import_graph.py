@@ -29,7 +29,7 @@ ROOMS: list[list[str]] = [
     ["evaluation", "mixing", "settings"],
     ["cluster"],
     ["engines"],
-    ["disk", "counted", "resuming"],
+    ["disk", "counted", "resuming", "filtering"],
     ["pipeline"],
     ["reproduction", "demo", "warmup", "planning"],
     ["cli"],

@@ -24,7 +24,22 @@ from snm.text.spelling import RareWords, Spelling, spans_of, words_to_learn
 from snm.text.vocabulary import Vocabulary
 from tests.conftest import train
 
-WORDS = ["anna", "banana", "bandana", "nab", "band", "Straße", "größe", "größer", "数学", "数", "a", "b", "ab", "z" * 10]
+WORDS = [
+    "anna",
+    "banana",
+    "bandana",
+    "nab",
+    "band",
+    "Straße",
+    "größe",
+    "größer",
+    "数学",
+    "数",
+    "a",
+    "b",
+    "ab",
+    "z" * 10,
+]
 SETTINGS = Settings(features="ngram(0..2)", min_count=3, gate=0, threads=1)
 
 
