@@ -66,12 +66,15 @@ TORCH ?= torch==2.13.0
 TRITON ?= triton
 # Without these the tests of the Ray engine and of URLs are skipped
 RAY ?= ray fsspec s3fs moto[server]
+# Without these the tests of filters of Parquet files, and in datatrove and datasets, are skipped
+FILTERS ?= pyarrow datatrove[io,processing] datasets
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet $(EDITABLE) '.[dev]'
 	$(BIN)/pip install --quiet '$(TORCH)' || echo "cannot install $(TORCH): neural models and the GPU engine are not tested"
 	$(BIN)/pip install --quiet '$(TRITON)' || echo "cannot install $(TRITON): the GPU kernels are not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(RAY),'$(package)') || echo "cannot install $(RAY): the Ray engine and URLs are not tested"
+	$(BIN)/pip install --quiet $(foreach package,$(FILTERS),'$(package)') || echo "cannot install $(FILTERS): filters of Parquet, datatrove and datasets are not tested"
 	touch $@
 
 clean:

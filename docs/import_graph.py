@@ -30,7 +30,7 @@ ROOMS: list[list[str]] = [
     ["cluster"],
     ["engines"],
     ["disk", "counted", "resuming", "filtering"],
-    ["pipeline"],
+    ["pipeline", "integrations"],
     ["reproduction", "demo", "warmup", "planning"],
     ["cli"],
 ]

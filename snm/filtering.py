@@ -386,7 +386,11 @@ def _writing(job: _Job, output: str | None, notify: Notify) -> Iterator[RecordWr
         return
     with replaced_file(output, notify) as stream:
         writer = record_writer(stream.buffer, output, job.form, job.source)  # type: ignore[attr-defined]
-        yield writer
+        try:
+            yield writer
+        except BaseException:
+            writer.drop()
+            raise
         writer.finish()
         stream.flush()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -115,9 +116,10 @@ def _rows(name: str, field: str) -> Iterator[Batch]:
 
 
 def _check_field(schema: Any, field: str, name: str, arrow: Any) -> None:
-    types = dict(zip(schema.names, schema.types, strict=True))
-    if not (arrow.types.is_string(types.get(field)) or arrow.types.is_large_string(types.get(field))):
-        texts = [other for other, kind in types.items() if arrow.types.is_string(kind)]
+    kinds = arrow.types.is_string, arrow.types.is_large_string
+    columns = zip(schema.names, schema.types, strict=True)
+    texts = [column for column, kind in columns if any(is_kind(kind) for is_kind in kinds)]
+    if field not in texts:
         raise InputError(f"{name} has no column {field!r} of strings; name one with --field: {', '.join(texts)}")
 
 
@@ -146,6 +148,9 @@ class RecordWriter(Protocol):
 
     def finish(self) -> None:
         """Write what is left."""
+
+    def drop(self) -> None:
+        """End after an error: the file is removed."""
 
 
 def record_writer(stream: IO[bytes], name: str, form: str, source: str) -> RecordWriter:
@@ -189,6 +194,9 @@ class _LineWriter:
         if not self._written:
             self._stream.write(self._compressed(b""))
 
+    def drop(self) -> None:
+        pass
+
 
 class _RowWriter:
     """Rows are collected until they are a row group."""
@@ -220,6 +228,10 @@ class _RowWriter:
     def finish(self) -> None:
         self._flush()
         self._writer.close()
+
+    def drop(self) -> None:
+        with suppress(Exception):
+            self._writer.close()  # while the stream is open, or Python would try it later
 
 
 def check_formats(source: str, output: str | None, form: str) -> None:

@@ -1,0 +1,1 @@
+"""SNM inside other programs. Each module needs the package that it is named for."""
