@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from snm.cli.bars import Bars
 from snm.cli.options import (
     GroupedCommand,
     GroupedOption,
@@ -21,7 +22,7 @@ from snm.cli.options import (
     threads_option,
     unk_option,
 )
-from snm.cli.terminal import bar, notify
+from snm.cli.terminal import notify
 
 if TYPE_CHECKING:
     from snm.filtering import FilterReport
@@ -89,7 +90,7 @@ def filter_command(
     able = [spells(one, unk) or one.vocabulary.closed for one in (model, other) if one is not None]
     report = filter_text(
         model, text, output, against=other, spelled=all(able) and not unk, threads=chosen_threads(threads),
-        format=form, progress=bar, notify=notify(False), **how,
+        format=form, progress=Bars(as_json), notify=notify(as_json=as_json), **how,
     )  # fmt: skip
     print_json(asdict(report)) if as_json else _print_report(report, output == "-")
 

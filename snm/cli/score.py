@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from snm.cli.bars import Bars
 from snm.cli.options import (
     Number,
     chosen_threads,
@@ -24,7 +25,6 @@ from snm.cli.options import (
     threads_option,
     unk_option,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def ppl(
     model = load_model(path, "score")
     if engine != "cpu":
         model.move_to(engine)
-    with progress_bar("reading", 0) as bar:
+    with Bars()("reading", 0) as bar:
         encoded = encode_files(
-            text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify(False), spelling=model.spelling
+            text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify(), spelling=model.spelling
         )
     report = model.perplexity(encoded, threads=chosen_threads(threads))
     print_json(asdict(report)) if as_json else _print_perplexity(report)
@@ -121,7 +121,7 @@ def score(
         for shown in parallel.ordered(partial(show, threads=threads // at_once), line_blocks(file, bad), at_once):
             click.echo(shown, nl=False)
             sys.stdout.flush()
-    bad.report(names(text or STDIN), notify(False))
+    bad.report(names(text or STDIN), notify())
 
 
 def _show_lines(
