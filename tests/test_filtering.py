@@ -113,10 +113,11 @@ def test_gibberish_passes_only_as_the_unknown_word(model: snm.LanguageModel, tex
 @pytest.mark.parametrize("keep", [0.001, 0.3, 0.5, 1.0])
 def test_a_share_is_exact(model: snm.LanguageModel, text: Path, tmp_path: Path, keep: float) -> None:
     """There are many equal scores: the first of them are kept."""
-    ppl = np.float32(expected_ppl(model, LINES))
-    order = np.lexsort((np.arange(len(ppl)), np.round(ppl, 3)))[: round(keep * int((~np.isnan(ppl)).sum()))]
+    ppl = expected_ppl(model, LINES).astype(np.float32)
+    wanted = round(keep * int((~np.isnan(ppl)).sum()))
+    order = np.lexsort((np.arange(len(LINES)), np.round(ppl, 3)))[:wanted]
     report = filter_text(model, text, tmp_path / "out", keep=keep)
-    assert (tmp_path / "out").read_bytes().decode() == kept_lines(np.isin(np.arange(len(ppl)), order))
+    assert (tmp_path / "out").read_bytes().decode() == kept_lines(np.isin(np.arange(len(LINES)), order))
     assert report.kept == len(order)
 
 
@@ -197,36 +198,32 @@ def test_a_killed_run_goes_on(
     model: snm.LanguageModel, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
 ) -> None:
     monkeypatch.setattr("snm.text.files.BLOCK", 64)
-    out, calls = tmp_path / "out", []
-    straight = filter_text(model, text, out, keep=0.4)
-    expected = out.read_bytes()
-    out.unlink()
-    score = TextPerplexity.score
+    out, score, calls = tmp_path / "out", TextPerplexity.score, list[int]()
 
-    def dying(self: Any, *arguments: Any) -> Any:
+    def counted(self: Any, *arguments: Any) -> Any:
         calls.append(1)
-        if len(calls) == 6:
+        if len(calls) == dies_at:
             raise Killed
         return score(self, *arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(TextPerplexity, "score", dying)
-        with pytest.raises(Killed):
-            filter_text(model, text, out, keep=0.4, resume=True)
+    monkeypatch.setattr(TextPerplexity, "score", counted)
+    dies_at, notes = 0, list[str]()
+    straight = filter_text(model, text, out, keep=0.4)
+    expected, batches = out.read_bytes(), len(calls)
+    out.unlink()
+    dies_at = batches + 6
+    with pytest.raises(Killed):
+        filter_text(model, text, out, keep=0.4, resume=True)
     assert not out.exists()
     scores = tmp_path / "out.work" / "scores"
     scores.write_bytes(scores.read_bytes()[: scores.stat().st_size - cut])  # a batch that was written in part
-    done, notes = len(calls), list[str]()
-    with monkeypatch.context() as patch:
-        patch.setattr(TextPerplexity, "score", lambda *a: (calls.append(1), score(*a))[1])
-        again = filter_text(model, text, out, keep=0.4, resume=True, notify=notes.append)
-    batches = len(calls) - done + 5
+    calls.clear()
+    again = filter_text(model, text, out, keep=0.4, resume=True, notify=notes.append)
     assert again.kept == straight.kept
     assert out.read_bytes() == expected
     assert not (tmp_path / "out.work").exists()
     assert "going on" in notes[0]
-    assert len(calls) - done < batches
-    assert len(calls) - done >= 6
+    assert len(calls) == batches - 5 + (cut > 0)
 
 
 def test_another_run_is_not_gone_on_with(model: snm.LanguageModel, text: Path, tmp_path: Path) -> None:
@@ -266,8 +263,9 @@ def test_a_histogram(model: snm.LanguageModel, text: Path, tmp_path: Path) -> No
 
 def test_an_empty_text(model: snm.LanguageModel, tmp_path: Path) -> None:
     (tmp_path / "in.txt").touch()
-    for options in ({"keep": 0.5}, {"max_ppl": 10}):
-        report = filter_text(model, tmp_path / "in.txt", tmp_path / "out.gz", **options)  # type: ignore[arg-type]
+    choices: list[Any] = [{"keep": 0.5}, {"max_ppl": 10}]
+    for options in choices:
+        report = filter_text(model, tmp_path / "in.txt", tmp_path / "out.gz", **options)
         assert (report.records, report.kept, report.quantiles) == (0, 0, {})
         assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == b""
 

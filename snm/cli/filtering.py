@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from snm.cli.bars import Bars
 from snm.cli.options import (
+    Command,
     GroupedCommand,
     GroupedOption,
     chosen_threads,
@@ -41,7 +43,7 @@ class Share(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             self.fail(f"{value!r} is not a share; expected one such as 30% or 0.3", param, ctx)
 
 
-def _option(*names: str, group: str, **more: Any) -> Any:
+def _option(*names: str, group: str, **more: Any) -> Callable[[Command], Command]:
     return click.option(*names, cls=GroupedOption, group=group, **more)
 
 
