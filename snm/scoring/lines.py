@@ -44,24 +44,34 @@ def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: i
 
     Each line is a segment of its own. `spelled`: see `LanguageModel.score_sentences`; the model must be able to.
     """
-    words = np.array([_has_words(line) for line in block.split(b"\n")[:-1]], bool)
     separated = block.replace(b"\n", b"\n\n") if model.vocabulary.document else block
     text = encode_blocks(iter([separated]), model.vocabulary, spelling=model.spelling_for(spelled))
     tokens = text.tokens
     logs = model.logs_of(text, model.probabilities(tokens, threads=threads))
-    begins, unknown = np.flatnonzero(tokens == BEGIN), tokens == UNKNOWN
+    begins, unknown = np.flatnonzero(tokens == BEGIN), np.flatnonzero(tokens == UNKNOWN)
     logs[begins] = 0
-    logs[np.isnan(logs)] = 0  # outside a closed vocabulary
+    if model.vocabulary.closed:
+        logs[unknown] = 0
+    n = np.diff(np.append(begins, len(tokens))) - 1
+    oov = np.bincount(np.searchsorted(begins, unknown, "right") - 1, minlength=len(n))
+    scores = LineScores(
+        np.add.reduceat(logs, begins) if len(n) else np.empty(0), n, oov, n - oov if model.vocabulary.closed else n
+    )
+    return scores if len(n) == block.count(b"\n") else _with_blank_lines(scores, block)
 
-    def of_lines(values: np.ndarray, blank: float = 0) -> np.ndarray:
-        """The sums of values over the tokens of each line."""
+
+def _with_blank_lines(scores: LineScores, block: bytes) -> LineScores:
+    """The scores of all lines of a block, from those of the lines that have words."""
+    words = np.array([_has_words(line) for line in block.split(b"\n")[:-1]], bool)
+
+    def spread(values: np.ndarray, blank: float = 0) -> np.ndarray:
         found = np.full(len(words), blank, values.dtype)
-        if len(begins):
-            found[words] = np.add.reduceat(values, begins)
+        found[words] = values
         return found
 
-    n, oov = of_lines((tokens != BEGIN).astype(np.int64)), of_lines(unknown.astype(np.int64))
-    return LineScores(of_lines(logs, np.nan), n, oov, n - oov if model.vocabulary.closed else n)
+    return LineScores(
+        spread(scores.logprob10, np.nan), spread(scores.tokens), spread(scores.oov), spread(scores.scored)
+    )  # fmt: skip
 
 
 def _has_words(line: bytes) -> bool:
