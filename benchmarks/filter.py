@@ -5,10 +5,11 @@ scoring lines, beside KenLM's query.
                                 [--query PROGRAM] [--json FILE]
 
 Filtering opens no model: it is what a filter of a large file does all the time. It reads, scores, keeps half and
-writes, from plain text, gz, zst, JSON lines and, with pyarrow, Parquet, to the same format. The rate of a core is
-tokens a second over the number of threads. Scoring and filtering take turns; the fastest run of each counts. `snm
-score` and KenLM's query (on its own model, --kenlm) are timed as commands on the first lines of the text, minus the
-time of ten lines.
+writes, from plain text, gz, zst, JSON lines and, with pyarrow, Parquet, to the same format. It is compared with two
+rates of one thread: scoring tokens in memory, and `perplexity` of the file, which reads and encodes too.
+All rates are tokens a second of CPU time, of all threads together, so other programs disturb them little. The three
+take turns; the fastest run of each counts. `snm score` and KenLM's query (on its own model, --kenlm) are run as
+commands on the first lines of the text; their CPU time is that less the time of ten lines.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import argparse
 import gzip
 import importlib.util
 import json
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +66,28 @@ def filters(model: snm.LanguageModel, text: Path, threads: list[int], times: int
     tokens = encode_files([text], model.vocabulary).tokens
     events = int(np.count_nonzero(tokens != BEGIN))
 
-    def scoring() -> float:
-        begun = time.perf_counter()
-        model.probabilities(tokens)
-        return events / (time.perf_counter() - begun)
+    def rate(work: Callable[[], object]) -> Callable[[], float]:
+        def run() -> float:
+            begun = time.process_time()
+            work()
+            return events / (time.process_time() - begun) / 1e6
 
-    def filtering(path: Path, n: int) -> Callable[[], float]:
-        out = folder / f"out{path.suffix}"
-        return lambda: events / snm.filter_text(model, path, out, max_ppl=limit, threads=n).seconds / n
+        return run
 
+    scoring = rate(lambda: model.probabilities(tokens))
+    whole = rate(lambda: model.perplexity(text))
     limit = snm.filter_text(model, text, None).quantiles["50%"]
+    runs: list[tuple[str, int, Path, dict[str, Any]]] = [
+        (what, n, path, {"max_ppl": limit}) for what, path in inputs(text, folder).items() for n in threads
+    ]
+    runs.append(("text, --keep 50% --resume", 1, text, {"keep": 0.5, "resume": True}))
     rows = []
-    for what, path in inputs(text, folder).items():
-        for n in threads:
-            alone, whole = fastest(times, scoring, filtering(path, n))
-            row = {"what": f"filter, {what}", "threads": n, "M tokens/s a core": whole / 1e6}
-            rows.append({**row, "scoring alone, one thread": alone / 1e6, "ratio": whole / alone})
-    exact = fastest(times, scoring, lambda: events / snm.filter_text(
-        model, text, folder / "out", keep=0.5, resume=True).seconds)  # fmt: skip
-    row = {"what": "filter, text, --keep 50% --resume", "threads": 1, "M tokens/s a core": exact[1] / 1e6}
-    rows.append({**row, "scoring alone, one thread": exact[0] / 1e6, "ratio": exact[1] / exact[0]})
+    for what, n, path, how in runs:
+        out = folder / f"out{path.suffix}"
+        filtering = rate(partial(snm.filter_text, model, path, out, threads=n, **how))
+        alone, from_file, found = fastest(times, scoring, whole, filtering)
+        row = {"filter": what, "threads": n, "M tokens/s": found, "scoring": alone, "perplexity": from_file}
+        rows.append({**row, "of scoring": found / alone, "of perplexity": found / from_file})
     return rows
 
 
@@ -98,11 +103,12 @@ def commands(options: argparse.Namespace, folder: Path) -> None:
         programs["KenLM's query"] = [options.query, "-v", "sentence", options.kenlm]
 
     def seconds(command: list[Any], path: Path) -> float:
-        begun = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         named = [str(path if part == "FILE" else part) for part in command]
         with open(path, "rb") as text:
             subprocess.run(named, stdin=text, check=True, capture_output=True, cwd=ROOT)
-        return time.perf_counter() - begun
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     for name, command in programs.items():
         best = [min(seconds(command, path) for _ in range(options.times)) for path in (many, few)]

@@ -377,8 +377,7 @@ def _kept_text(job: Job, found: Stage) -> tuple[Text, Vocabulary]:
     """The text that this run or one before has read."""
     figures, arrays = found
     words = arrays["words"].tobytes().split(b"\n", 3)[-1]  # without <S>, </S> and <UNK>
-    rare = arrays["rare"].tobytes()
-    job.rare.add(*spans_of(rare))
+    job.rare.add(*spans_of(arrays["rare"].tobytes()))
     return Text(arrays["tokens"], **figures), Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
 
 
