@@ -20,6 +20,7 @@ from snm.cli.options import (
     model_argument,
     on_error_option,
     print_json,
+    report_unspelled,
     spells,
     threads_option,
     unk_option,
@@ -89,9 +90,11 @@ def filter_command(
 
     model = load_model(path, "score")
     other = None if against is None else load_model(against, "score")
-    able = [spells(one, unk) or one.vocabulary.closed for one in (model, other) if one is not None]
+    both = [one for one in (model, other) if one is not None]
+    for one in both:
+        report_unspelled(one, unk)
     report = filter_text(
-        model, text, output, against=other, spelled=all(able) and not unk, threads=chosen_threads(threads),
+        model, text, output, against=other, spelled=all(spells(one, unk) or one.vocabulary.closed for one in both), threads=chosen_threads(threads),
         format=form, progress=Bars(as_json), notify=notify(as_json=as_json), **how,
     )  # fmt: skip
     print_json(asdict(report)) if as_json else _print_report(report, output == "-")

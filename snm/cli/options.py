@@ -127,12 +127,16 @@ def load_model(path: str, use: str | None = None) -> LanguageModel:
 
 
 def spells(model: LanguageModel, unk: bool) -> bool:
-    """Whether to spell words outside the vocabulary; says so where the model cannot."""
+    """Whether to spell words outside the vocabulary: unless --unk is given, or the model cannot."""
+    return model.spelling is not None and not unk
+
+
+def report_unspelled(model: LanguageModel, unk: bool) -> None:
+    """Say so where a model cannot spell."""
     from snm.cli.terminal import notify
 
     if model.spelling is None and not model.vocabulary.closed and not unk:
         notify()(f"{model.path} has no spelling model: words outside the vocabulary count as <UNK>")
-    return model.spelling is not None and not unk
 
 
 def print_json(value: Any) -> None:

@@ -21,6 +21,7 @@ from snm.cli.options import (
     model_argument,
     on_error_option,
     print_json,
+    report_unspelled,
     spells,
     threads_option,
     unk_option,
@@ -121,6 +122,7 @@ def score(
         for shown in parallel.ordered(partial(show, threads=threads // at_once), line_blocks(file, bad), at_once):
             click.echo(shown, nl=False)
             sys.stdout.flush()
+    report_unspelled(model, unk)
     bad.report(names(text or STDIN), notify())
 
 
