@@ -66,6 +66,8 @@ TORCH ?= torch==2.13.0
 TRITON ?= triton
 # Without these the tests of the Ray engine and of URLs are skipped
 RAY ?= ray fsspec s3fs moto[server]
+# Without these the tests of filters of Parquet files, and in datatrove and datasets, are skipped
+FILTERS ?= pyarrow datatrove[io,processing] datasets
 
 # Without these, snm.kenlm and the adapter of flashlight are not compared with the real packages
 DECODERS ?= kenlm flashlight-text
@@ -78,6 +80,7 @@ $(VENV)/installed-dev: $(VENV)/installed $(VENV)-pyctcdecode/installed
 	$(BIN)/pip install --quiet '$(TRITON)' || echo "cannot install $(TRITON): the GPU kernels are not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(RAY),'$(package)') || echo "cannot install $(RAY): the Ray engine and URLs are not tested"
 	$(BIN)/pip install --quiet $(DECODERS) || echo "cannot install $(DECODERS): snm.kenlm and the decoders are not tested"
+	$(BIN)/pip install --quiet $(foreach package,$(FILTERS),'$(package)') || echo "cannot install $(FILTERS): filters of Parquet, datatrove and datasets are not tested"
 	touch $@
 
 $(VENV)-pyctcdecode/installed: pyproject.toml

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from snm.exporting import export_arpa as export_arpa
     from snm.features.families import feature_family as feature_family
     from snm.features.specification import FeatureSpec as FeatureSpec
+    from snm.filtering import FilterReport as FilterReport
+    from snm.filtering import TextPerplexity as TextPerplexity
+    from snm.filtering import filter_text as filter_text
     from snm.loading import load as load
     from snm.mixing import mix as mix
     from snm.model import Explanation as Explanation
@@ -55,6 +58,7 @@ _HOME = {
     "BackoffModel": "baselines.backoff.model",
     "CountedText": "counted",
     "Explanation": "model",
+    "FilterReport": "filtering",
     "FeatureSpec": "features.specification",
     "LanguageModel": "model",
     "MetafeatureSet": "adjustment.metafeatures",
@@ -68,10 +72,12 @@ _HOME = {
     "SnmModel": "scoring.model",
     "StatefulModel": "model",
     "SumReport": "evaluation",
+    "TextPerplexity": "filtering",
     "TrainingSettings": "adjustment.settings",
     "Vocabulary": "text.vocabulary",
     "count_text": "pipeline",
     "export_arpa": "exporting",
+    "filter_text": "filtering",
     "feature_family": "features.families",
     "import_arpa": "baselines.backoff.arpa",
     "load": "loading",

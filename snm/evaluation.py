@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +98,14 @@ def generated_text(model: LanguageModel, sentences: int, seed: int = 1) -> Text:
     return Text(np.concatenate(tokens), len(tokens))
 
 
+def _spelling_faults(model: LanguageModel) -> Iterator[tuple[bool, str]]:
+    """Check that the probabilities of all strings outside the vocabulary sum to one."""
+    if model.spelling is not None:
+        yield from model.spelling.faults()
+        known = model.spelling.outside(model.vocabulary).known
+        yield abs(known - model.spelling.known) > SUM_TOLERANCE, "the spelling model is not that of this vocabulary"
+
+
 def verify(
     path: str | Path, sources: Sources | None = None, *, contexts: int = 1000, on_error: str = "fail",
     progress: Progress = silent, notify: Notify = ignore,
@@ -110,7 +120,7 @@ def verify(
     if not is_arpa(path):
         storage.check_files(path)
     model = load(path, progress=progress)
-    for wrong, what in model.faults():
+    for wrong, what in chain(model.faults(), _spelling_faults(model)):
         if wrong:
             raise FormatError(f"{model.path}: {what}; rebuild the model")
     if are_given(sources):

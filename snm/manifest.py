@@ -14,6 +14,7 @@ from snm import storage
 from snm.arguments import shown
 from snm.errors import FormatError
 from snm.features.extraction import Extractor
+from snm.text.spelling import MAX_ORDER, Spelling
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
 
@@ -56,6 +57,8 @@ ENTRIES: dict[str, dict[str, Any]] = {
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
 EXTENSIONS: tuple[str, ...] = ("orphans",)
 """What a model's entry `requires` may name: parts of the format without which a reader would give wrong answers."""
+SPELLING = "spelling.txt"
+SPELLING_ENTRY = {"order": range(2, MAX_ORDER + 1), "words": SIZE, "known": float}
 COUNTED_ENTRIES: dict[str, Any] = {
     "features": str,
     "families": {"*": str},
@@ -118,6 +121,37 @@ def read_vocabulary(path: Path, manifest: dict[str, Any]) -> Vocabulary:
         raise FormatError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise FormatError(f"{file} is damaged ({error}); restore or rebuild the model") from error
+
+
+def write_spelling(folder: Path, words: bytes, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Write the spelling model of a list of words to a model folder; return its entry of the manifest.
+
+    A closed vocabulary has none, and neither has a model without any words.
+    """
+    if vocabulary.closed or not words:
+        return {}
+    spelling = Spelling.learn(words, vocabulary)
+    (folder / SPELLING).write_bytes(words)
+    described = {"order": spelling.order, "words": words.count(b"\n"), "known": spelling.known}
+    return {"spelling": described}
+
+
+def read_spelling(path: Path, manifest: dict[str, Any]) -> Spelling | None:
+    """The spelling model of a model folder; None if it has none, as those of older versions."""
+    described = manifest.get("spelling")
+    if described is None:
+        return None
+    _check(path, manifest, {"spelling": SPELLING_ENTRY}, storage.MODEL.remedy)
+    try:
+        words = (path / SPELLING).read_bytes()
+    except OSError as error:
+        raise FormatError(f"cannot read {path / SPELLING}: {error.strerror}") from error
+    if words.count(b"\n") != described["words"] or not words.endswith(b"\n") or not 0 <= described["known"] < 1:
+        raise FormatError(
+            f"{path / SPELLING} has {words.count(10):,} words, of known probability {described['known']}; expected "
+            f"{described['words']:,} words and a number below 1; {storage.MODEL.remedy}"
+        )
+    return Spelling(words, described["known"], described["order"])
 
 
 def _fault(value: Any, expected: Any, name: str) -> str:

@@ -18,6 +18,7 @@ from snm.arguments import MAX_THREADS, flag, real_number, shown, whole_number
 from snm.errors import ClosedModel, InputError, SettingsError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.text.encoding import Sentence, Sentences, Text, as_lines, encode_files, encode_sentences
+from snm.text.spelling import Spelling
 from snm.text.vocabulary import Vocabulary, split_words
 
 
@@ -68,6 +69,8 @@ class LanguageModel(ABC):
     vocabulary: Vocabulary
     manifest: dict[str, Any]
     path: Path
+    spelling: Spelling | None = None
+    """P(string | `<UNK>`), where the model has it."""
 
     @abstractmethod
     def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
@@ -143,30 +146,36 @@ class LanguageModel(ABC):
             raise SettingsError(f"a word's id is {wrong}; the vocabulary has {len(self.vocabulary):,} words")
         return contiguous(ids, IDS)
 
-    def score(self, sentence: Sentence) -> float:
-        """log10 probability of a sentence, its end included."""
-        return self.score_sentences([sentence])[0]
+    def score(self, sentence: Sentence, *, spelled: bool = False) -> float:
+        """log10 probability of a sentence, its end included. `spelled`: see `score_sentences`."""
+        return self.score_sentences([sentence], spelled=spelled)[0]
 
-    def score_sentences(self, sentences: Sentences, *, on_error: str = "fail") -> list[float]:
+    def score_sentences(
+        self, sentences: Sentences, *, spelled: bool = False, on_error: str = "fail"
+    ) -> list[float]:  # fmt: skip
         """log10 probability of each sentence, its end included; NaN for a blank one.
+
+        A word outside the vocabulary counts as `<UNK>`, which holds the probability of all such words together. With
+        `spelled` it has a probability of its own, P(`<UNK>`) times that of its spelling; then sentences of good text
+        and of gibberish, and models of different vocabularies, can be compared. `snm score` prints these.
 
         Words outside a closed vocabulary are left out. `on_error`: what to do with a line of a file that is not UTF-8
         or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line` (it counts as blank).
         """
-        return [total_score(words) for words in self.score_words(sentences, on_error=on_error)]
+        words = self.score_words(sentences, spelled=spelled, on_error=on_error)
+        return [total_score(scored) for scored in words]
 
-    def score_words(self, sentences: Sentences, *, on_error: str = "fail") -> list[list[tuple[str, float]]]:
+    def score_words(
+        self, sentences: Sentences, *, spelled: bool = False, on_error: str = "fail"
+    ) -> list[list[tuple[str, float]]]:
         """Each sentence's words and `</S>` with their log10 probabilities; NaN outside a closed vocabulary.
 
-        `on_error`: see `score_sentences`.
+        `spelled`, `on_error`: see `score_sentences`.
         """
+        spelling = self.spelling_for(flag("spelled", spelled))
         lines = list(as_lines(sentences, self.vocabulary, on_error))
-        tokens = encode_sentences(lines, self.vocabulary).tokens
-        p = self.probabilities(tokens)
-        if self.vocabulary.closed:
-            p[tokens == UNKNOWN] = np.nan
-        with np.errstate(divide="ignore"):
-            logs = np.log10(p).tolist()
+        text = encode_sentences(lines, self.vocabulary, spelling)
+        logs = self.logs_of(text, self.probabilities(text.tokens)).tolist()
         scored: list[list[tuple[str, float]]] = []
         k = 0
         for line in lines:
@@ -179,6 +188,30 @@ class LanguageModel(ABC):
             k = end
         return scored
 
+    def spelling_for(self, spelled: bool) -> Spelling | None:
+        """The spelling model, if words are to be spelled; in a closed vocabulary there is nothing to spell."""
+        if not spelled or self.vocabulary.closed:
+            return None
+        if self.spelling is None:
+            raise SettingsError(
+                f"{self.path} has no spelling model: it was written by an older version, or imported; train it again, "
+                f"or count unknown words as <UNK> (spelled=False, --unk)"
+            )
+        return self.spelling
+
+    def logs_of(self, text: Text, p: np.ndarray) -> np.ndarray:
+        """log10 of the probabilities of a text's tokens, spelled if it has spellings; NaN outside a closed vocabulary.
+
+        (tokens,) float64; of `<S>` it is minus infinity.
+        """
+        with np.errstate(divide="ignore"):
+            logs: np.ndarray = np.log10(p)
+        if self.vocabulary.closed:
+            logs[text.tokens == UNKNOWN] = np.nan
+        elif text.spellings is not None and len(text.spellings):
+            logs[text.tokens == UNKNOWN] += text.spellings / math.log(10)
+        return logs
+
     def perplexity(self, text: Text | Sentences, *, threads: int = 1, on_error: str = "fail") -> PerplexityReport:
         """Perplexity of an encoded text, or of sentences.
 
@@ -187,7 +220,7 @@ class LanguageModel(ABC):
         """
         if not isinstance(text, Text):
             sources = text if isinstance(text, os.PathLike) else as_lines(text, self.vocabulary)
-            text = encode_files(sources, self.vocabulary, on_error=on_error)
+            text = encode_files(sources, self.vocabulary, on_error=on_error, spelling=self.spelling)
         if not text.events:
             raise InputError("no words to score; expected one sentence a line")
         begun = time.perf_counter()
@@ -199,9 +232,12 @@ class LanguageModel(ABC):
             logs = np.log(p[target])
         scored = logs[known] if self.vocabulary.closed else logs
         oov = len(known) - int(known.sum())
+        spelled = _spelled_sum(logs, oov, text.spellings)
         return PerplexityReport(
             text.sentences, text.events, oov, oov / text.events, float(scored.sum()) / math.log(10),
             float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds, text.bad_lines,
+            None if spelled is None else float(np.exp(-spelled / text.events)), text.bytes or None,
+            None if spelled is None else bits_per_byte(spelled, text.bytes),
         )  # fmt: skip
 
     def explain(self, sentence: Sentence) -> list[Explanation]:
@@ -395,12 +431,31 @@ def total_score(words: list[tuple[str, float]]) -> float:
     return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
 
 
+def _spelled_sum(logs: np.ndarray, oov: int, spellings: np.ndarray | None) -> float | None:
+    """ln P of a text whose unknown words are spelled; None if their spellings are not known.
+
+    `logs`: ln P of each target, unknown words as `<UNK>`.
+    """
+    if oov and (spellings is None or len(spellings) != oov):
+        return None
+    total = float(logs.sum()) + (0.0 if spellings is None else float(spellings.sum()))
+    return total if math.isfinite(total) else None
+
+
+def bits_per_byte(log_probability: float, text_bytes: int) -> float | None:
+    """Bits a byte of a text with this ln P; None if its number of bytes is not known."""
+    return -log_probability / math.log(2) / text_bytes if text_bytes else None
+
+
 @dataclass(frozen=True)
 class PerplexityReport:
     """Perplexity of a text, over all words and every `</S>`.
 
     In an open vocabulary `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed one it leaves them out.
-    `ppl_no_oov` always leaves them out. `bad_lines`: lines that were repaired or left out, see `perplexity`.
+    `ppl_no_oov` always leaves them out. `ppl_spelled` and `bits_per_byte` spell them: P(`<UNK>`) times the probability
+    of the word's string; None if the vocabulary is closed or the model has no spelling model, and the text has such
+    words. `bytes`: those of the words in UTF-8, and one for the space or line end after each; None if not known.
+    `bad_lines`: lines that were repaired or left out, see `perplexity`.
     """
 
     sentences: int
@@ -412,3 +467,6 @@ class PerplexityReport:
     ppl_no_oov: float
     seconds: float
     bad_lines: int = 0
+    ppl_spelled: float | None = None
+    bytes: int | None = None
+    bits_per_byte: float | None = None

@@ -46,7 +46,7 @@ from snm.layouts.counts import Counts
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import UNKNOWN
 from snm.loading import load
-from snm.manifest import describe_kind, describe_rows
+from snm.manifest import describe_kind, describe_rows, write_spelling
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, expect, ignore, silent
@@ -61,6 +61,7 @@ from snm.text import classes
 from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
 from snm.text.files import Sources, are_files, are_given, find_files, names, plain_size
 from snm.text.sampling import sample_sentences, split_sentences
+from snm.text.spelling import RareWords, spans_of, words_to_learn
 from snm.text.vocabulary import Vocabulary
 
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.05, 300_000  # tokens held out of the training text, where the user gives none
@@ -84,6 +85,8 @@ class Job:
     notify: Notify
     counts: CountedText | None = None  # where the text and its counts come from, if it was counted before
     kept: Kept = field(default_factory=Kept)  # stages that a run before has finished
+    rare: RareWords = field(default_factory=RareWords)  # words of the text that are not in the vocabulary
+    spelling: dict[str, Any] = field(default_factory=dict)  # the manifest's entry of the spelling model
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ def train(
     ):
         job = Job(settings, writer, progress, notify, counted, kept)
         text, vocabulary = read_text(job, sources) if sources is not None and counted is None else read_counted(job)
+        learn_spelling(job, text, vocabulary)
         if settings.model in NEURAL:
             fit_network(job, text, vocabulary, dev)
         elif settings.model == "snm":
@@ -377,17 +381,18 @@ def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
             threads = min(s.threads, s.memory // READER_BYTES)
             text, vocabulary = read_corpus(
                 sources, s.min_count, s.max_words, s.closed, bar, s.document, threads, job.writer.spool, s.on_error,
-                memory, job.notify,
+                memory, job.notify, job.rare,
             )  # fmt: skip
         else:
             vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, memory, job.notify)
             _check_vocabulary(s, len(vocabulary))
-            text = encode_files(sources, vocabulary, bar, job.writer.spool, s.on_error, job.notify)
+            text = encode_files(sources, vocabulary, bar, job.writer.spool, s.on_error, job.notify, rare=job.rare)
     if not text.events:
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
     _check_vocabulary(s, len(vocabulary))
     figures = {"sentences": text.sentences, "documents": text.documents, "bad_lines": text.bad_lines}
-    job.kept.save("text", figures, tokens=text.tokens, words=np.frombuffer(vocabulary.lines, np.uint8))
+    words = {"words": np.frombuffer(vocabulary.lines, np.uint8), "rare": np.frombuffer(job.rare.lines, np.uint8)}
+    job.kept.save("text", figures, tokens=text.tokens, **words)
     found = job.kept.load("text")  # the tokens that were read are on disk too: one of both is enough
     return _kept_text(job, found) if found else (text, vocabulary)
 
@@ -396,6 +401,7 @@ def _kept_text(job: Job, found: Stage) -> tuple[Text, Vocabulary]:
     """The text that this run or one before has read."""
     figures, arrays = found
     words = arrays["words"].tobytes().split(b"\n", 3)[-1]  # without <S>, </S> and <UNK>
+    job.rare.add(*spans_of(arrays["rare"].tobytes()))
     return Text(arrays["tokens"], **figures), Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
 
 
@@ -416,6 +422,12 @@ def _check_vocabulary(settings: Settings, words: int) -> None:
             f"{words:,} words take about {needed >> 20:,} MB, more than their share of --memory, {share >> 20:,} MB; "
             f"give more --memory, or have fewer words (--min-count, --max-words, --vocab)"
         )
+
+
+def learn_spelling(job: Job, text: Text, vocabulary: Vocabulary) -> None:
+    """Write the spelling model, learned from the text's rare words, to the model's folder."""
+    words = words_to_learn(job.rare.lines, count_words(text, len(vocabulary)), vocabulary)
+    job.spelling.update(write_spelling(job.writer.folder, words, vocabulary))
 
 
 def text_figures(job: Job, text: Text, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -767,7 +779,7 @@ def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | Non
         job.progress, job.notify,
     )  # fmt: skip
     vocabulary.write(job.writer.folder / VOCABULARY)
-    job.writer.finish({**describe_kind(s.model, vocabulary), "text": figures, **made}, s.threads)
+    job.writer.finish({**describe_kind(s.model, vocabulary), "text": figures, **job.spelling, **made}, s.threads)
     clear_checkpoint(job.writer.path)
 
 
@@ -798,6 +810,6 @@ def _finish(
     if extractor.classes is not None:
         job.writer.array("classes", "<u2").append(extractor.classes)
     extractor.vocabulary.write(job.writer.folder / VOCABULARY)
-    manifest = describe_rows(extractor, rows_by_type, links, kind, how)
+    manifest = describe_rows(extractor, rows_by_type, links, kind, {**how, **job.spelling})
     manifest = manifest if kept is None else kept.described(manifest)
     job.writer.finish(manifest, job.settings.threads)

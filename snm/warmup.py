@@ -94,6 +94,9 @@ def compile_scoring(model: LanguageModel) -> None:
     model.score("w1 w2")
     model.next_words("w1")
     list(model.faults())
+    if model.spelling is not None:
+        model.score_sentences(["a word"], spelled=True)
+        list(model.spelling.faults())
     if isinstance(model, RowModel):
         states, ids = model.state_array([model.start()]), np.zeros(2, np.uint32)
         model.step(model.start(), "w1")

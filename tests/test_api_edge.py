@@ -577,8 +577,8 @@ class TestPublicNames:
 
     def test_a_subclass_is_a_model(self) -> None:
         class Loud(snm.SnmModel):
-            def score(self, sentence: Any) -> float:
-                return 10 * super().score(sentence)
+            def score(self, sentence: Any, *, spelled: bool = False) -> float:
+                return 10 * super().score(sentence, spelled=spelled)
 
         model = Loud(GOLDEN / "format3" / "snm")
         assert model.score("the old") == 10 * golden("snm").score("the old")

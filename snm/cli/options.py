@@ -95,6 +95,10 @@ ON_ERROR: dict[str, Any] = {
     "help": "What to do with a line that is not UTF-8 or has a NUL byte: end with an error, replace the bytes by "
     "U+FFFD, or leave out the line.",
 }
+unk_option = click.option(
+    "--unk", is_flag=True,
+    help="Count words outside the vocabulary as <UNK>.  [default: as <UNK> times the probability of their spelling]",
+)  # fmt: skip
 on_error_option = click.option("--on-error", **ON_ERROR)
 json_option = click.option(
     "--json",
@@ -120,6 +124,19 @@ def load_model(path: str, use: str | None = None) -> LanguageModel:
         with compiling(use):
             model.score("a") if use == "score" else model.next_words(k=1)
     return model
+
+
+def spells(model: LanguageModel, unk: bool) -> bool:
+    """Whether to spell words outside the vocabulary: unless --unk is given, or the model cannot."""
+    return model.spelling is not None and not unk
+
+
+def report_unspelled(model: LanguageModel, unk: bool) -> None:
+    """Say so where a model cannot spell."""
+    from snm.cli.terminal import notify
+
+    if model.spelling is None and not model.vocabulary.closed and not unk:
+        notify()(f"{model.path} has no spelling model: words outside the vocabulary count as <UNK>")
 
 
 def print_json(value: Any) -> None:

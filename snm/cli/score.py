@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,10 @@ from snm.cli.options import (
     model_argument,
     on_error_option,
     print_json,
+    report_unspelled,
+    spells,
     threads_option,
+    unk_option,
 )
 from snm.cli.terminal import notify
 
@@ -34,12 +38,18 @@ def _print_perplexity(report: PerplexityReport) -> None:
         ("tokens", f"{report.tokens:,}  (every word and sentence end)"),
         ("out of vocabulary", f"{report.oov:,}  ({report.oov_rate:.2%})"),
         ("log10 probability", f"{report.logprob10:.2f}"),
-        ("perplexity", f"{report.ppl:.2f}"),
+        ("perplexity", f"{report.ppl:.2f}  (OOVs count as <UNK>)"),
         ("  without OOVs", f"{report.ppl_no_oov:.2f}"),
+        ("  OOVs spelled", _shown(report.ppl_spelled, ".2f")),
+        ("bits a byte", f"{_shown(report.bits_per_byte, '.4f')}  ({report.bytes:,} bytes, OOVs spelled)"),
         ("seconds", f"{report.seconds:.2f}"),
     ]
     for name, value in rows:
         click.echo(f"{name:<18} {value}")
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "unknown, the model has no spelling model" if value is None else format(value, form)
 
 
 @click.command()
@@ -57,8 +67,9 @@ def ppl(
     """Perplexity of TEXT (or of standard input) under MODEL.
 
     All words and sentence ends are targets. Words outside an open vocabulary count as <UNK>; words outside a closed
-    one are left out. <UNK> is easy to predict where many words are rare, so only perplexities of models with the same
-    vocabulary can be compared.
+    one are left out. <UNK> is easy to predict where many words are rare, so only such perplexities of models with the
+    same vocabulary can be compared. With OOVs spelled, and in bits a byte, every word has a probability of its own, and
+    all models can be compared. Bytes are those of the words, and one for the space or line end after each.
     """
     from snm.text.encoding import encode_files
     from snm.text.files import STDIN
@@ -67,7 +78,9 @@ def ppl(
     if engine != "cpu":
         model.move_to(engine)
     with Bars()("reading", 0) as bar:
-        encoded = encode_files(text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify())
+        encoded = encode_files(
+            text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify(), spelling=model.spelling
+        )
     report = model.perplexity(encoded, threads=chosen_threads(threads))
     print_json(asdict(report)) if as_json else _print_perplexity(report)
 
@@ -76,45 +89,89 @@ def ppl(
 @model_argument
 @click.argument("text", nargs=-1)
 @click.option("--tokens", is_flag=True, help="Print every word with its log10 probability.")
+@click.option("--ppl", "with_ppl", is_flag=True, help="Print the perplexity, the tokens and the OOVs of a line too.")
+@unk_option
+@threads_option
 @on_error_option
 @import_option
 @json_option
-def score(path: str, text: tuple[str, ...], tokens: bool, on_error: str, as_json: bool) -> None:
+def score(
+    path: str, text: tuple[str, ...], tokens: bool, with_ppl: bool, unk: bool, threads: int | None, on_error: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """log10 probability of each line of TEXT (or of standard input), its end included.
 
-    Prints one line for each line of input, blank for a blank one and for one that --on-error leaves out. Words outside
+    Prints one line for each line of input, blank for a blank one and for one that --on-error leaves out. A word outside
+    the vocabulary is spelled: it has the probability of <UNK> times that of its string among all others. With --unk it
+    counts as <UNK>, which has the probability of all such words together, so that gibberish is probable. Words outside
     a closed vocabulary are left out. With --tokens, the columns are separated by tabs: the sentence's log10
-    probability, then each word with its own, and OOV after a word outside the vocabulary.
+    probability, then each word with its own, and OOV after a word outside the vocabulary. With --ppl, the columns are
+    the log10 probability, the perplexity, the tokens (words and the sentence end) and the OOVs.
     """
-    from snm.text.files import STDIN, BadLines, names, read_lines
+    from snm import parallel
+    from snm.model import StatefulModel
+    from snm.text.files import STDIN, BadLines, find_files, line_blocks, names
 
+    if tokens and with_ppl:
+        raise click.UsageError("--tokens and --ppl exclude each other; --json has the perplexity too")
     model, bad = load_model(path, "score"), BadLines(on_error)
-    for lines in read_lines(text or [STDIN], bad):
-        for words in model.score_words(lines):
-            click.echo(_score_line(model, words, tokens, as_json))
-        sys.stdout.flush()
+    spelled, threads = spells(model, unk), chosen_threads(threads)
+    show = partial(_show_words if tokens else _show_lines, model, spelled=spelled, with_ppl=with_ppl, as_json=as_json)
+    for file in find_files(text or [STDIN]):
+        at_once = threads if file != STDIN and isinstance(model, StatefulModel) else 1  # a pipe is answered at once
+        for shown in parallel.ordered(partial(show, threads=threads // at_once), line_blocks(file, bad), at_once):
+            click.echo(shown, nl=False)
+            sys.stdout.flush()
+    report_unspelled(model, unk)
     bad.report(names(text or STDIN), notify())
 
 
-def _score_line(model: LanguageModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:
+def _show_lines(
+    model: LanguageModel, block: bytes, spelled: bool, threads: int, with_ppl: bool, as_json: bool
+) -> str:  # fmt: skip
+    """What is printed for the lines of a block."""
+    from snm.scoring.lines import score_block
+
+    scores = score_block(model, block, spelled=spelled, threads=threads)
+    columns = (scores.logprob10.tolist(), scores.ppl.tolist(), scores.tokens.tolist(), scores.oov.tolist())
+    if as_json:
+        lines = [_json_line(*line) for line in zip(*columns, strict=True)]
+    elif with_ppl:
+        lines = [f"{p:.6f}\t{ppl:.2f}\t{n}\t{oov}" if n else "" for p, ppl, n, oov in zip(*columns, strict=True)]
+    else:
+        lines = [f"{p:.6f}" if n else "" for p, n in zip(columns[0], columns[2], strict=True)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _json_line(p: float, ppl: float, tokens: int, oov: int, **more: Any) -> str:
+    line = {"logprob10": p, "ppl": ppl} if tokens else {"logprob10": None, "ppl": None}
+    return json.dumps({**line, "tokens": tokens, "oov": oov, **more}, ensure_ascii=False)
+
+
+def _show_words(
+    model: LanguageModel, block: bytes, spelled: bool, threads: int, with_ppl: bool, as_json: bool
+) -> str:  # fmt: skip
+    """What --tokens prints for the lines of a block."""
+    scored = model.score_words(block.decode().split("\n")[:-1], spelled=spelled)
+    return "".join(_show_line(model, words, as_json) + "\n" for words in scored)
+
+
+def _show_line(model: LanguageModel, words: list[tuple[str, float]], as_json: bool) -> str:
     from snm.model import total_score
 
     known = [model.vocabulary.id_of(word) != model.vocabulary.unknown for word, _ in words[:-1]] + [True]
     if as_json:
-        line: dict[str, Any] = {"logprob10": None, "tokens": len(words), "oov": known.count(False)}
-        if words:
-            line["logprob10"] = total_score(words)
-        if tokens:
-            line["words"] = [
-                {"word": word, "logprob10": None if math.isnan(p) else p, "oov": not k}
-                for (word, p), k in zip(words, known, strict=False)
-            ]
-        return json.dumps(line, ensure_ascii=False)
+        total, scored = total_score(words), sum(not math.isnan(p) for _, p in words)
+        listed = [
+            {"word": word, "logprob10": None if math.isnan(p) else p, "oov": not k}
+            for (word, p), k in zip(words, known, strict=False)
+        ]
+        ppl = 10 ** (-total / scored) if words else math.nan
+        return _json_line(total, ppl, len(words), known.count(False), words=listed)
     if not words:
         return ""
     columns = [f"{total_score(words):.6f}"]
-    if tokens:
-        columns += [f"{word} {p:.6f}{'' if k else ' OOV'}" for (word, p), k in zip(words, known, strict=True)]
+    columns += [f"{word} {p:.6f}{'' if k else ' OOV'}" for (word, p), k in zip(words, known, strict=True)]
     return "\t".join(columns)
 
 

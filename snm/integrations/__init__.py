@@ -1,1 +1,1 @@
-"""Models of SNM inside other packages: thin classes, each imported only where its package is installed."""
+"""Models inside other programs. Each module needs the package that it is named for."""

@@ -13,8 +13,8 @@ from snm.layouts.tokens import BEGIN, END, UNKNOWN
 
 DONE, TABLE_FULL, POOL_FULL = range(3)  # values of state[STATUS]
 # indices of `state`
-WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN = range(8)
-STATE_FIELDS = 8
+WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN, UNKNOWNS, TEXT_BYTES = range(10)
+STATE_FIELDS = 10
 _OFFSET = np.uint64(0xCBF29CE484222325)
 EMPTY = np.uint32(0xFFFFFFFF)
 LEFT_OUT = 0xFFFFFFFE  # id of markers such as <s> in a text, which are no words
@@ -97,18 +97,20 @@ def rehash(old_hashes, old_ids, hashes, ids):
 
 
 @kernel
-def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, state, out):
+def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, unknown, state, out):
     """Encode the words of data[start:] into `out`; return where it stopped.
 
     With `learn`, words are counted, and a new word gets the next id and its bytes are added to `pool`; without, it is
-    <UNK>. With `documents`, <S> opens a document, which ends at a blank line; without, a sentence. The last word is
-    complete, the last sentence may continue in the next block. When the table or the pool is full, state[STATUS] says
-    so; the caller grows it and calls again from where it stopped.
+    <UNK>, and `unknown` gets where it begins and ends; -1 and -1 where the text has <unk>. With `documents`, <S> opens
+    a document, which ends at a blank line; without, a sentence. The last word is complete, the last sentence may
+    continue in the next block. When the table or the pool is full, state[STATUS] says so; the caller grows it and calls
+    again from where it stopped.
     """
     n = len(data)
     i = start
     written = 0
     state[STATUS] = DONE
+    state[UNKNOWNS] = 0
     room = len(ids) // 2
     while i < n:
         byte = data[i]
@@ -147,6 +149,13 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, sta
                 starts[state[WORDS]] = state[POOL_USED]
             else:
                 token = np.uint32(UNKNOWN)
+                unknown[2 * state[UNKNOWNS]] = i
+                unknown[2 * state[UNKNOWNS] + 1] = stop
+                state[UNKNOWNS] += 1
+        elif token == UNKNOWN and not learn:
+            unknown[2 * state[UNKNOWNS]] = -1
+            unknown[2 * state[UNKNOWNS] + 1] = -1
+            state[UNKNOWNS] += 1
         if token == LEFT_OUT:
             i = stop
             continue
@@ -159,8 +168,16 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, sta
             state[SENTENCES] += 1
         if learn:
             counts[token] += 1
+        state[TEXT_BYTES] += stop - i + 1
         out[written] = token
         written += 1
         i = stop
     state[WRITTEN] = written
     return i
+
+
+@kernel
+def hash_spans(data, spans, out):
+    """The hash of the word data[start:stop], for each pair of `spans`."""
+    for w in range(len(out)):
+        out[w] = word_hash(data, spans[2 * w], spans[2 * w + 1])

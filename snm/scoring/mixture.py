@@ -16,6 +16,7 @@ from snm import manifest
 from snm.arguments import shown
 from snm.errors import FormatError, SettingsError
 from snm.model import LanguageModel, StatefulModel, wrong_state
+from snm.text.spelling import Spelling
 from snm.text.vocabulary import Vocabulary
 
 
@@ -36,6 +37,17 @@ class MixtureModel(LanguageModel):
         self.vocabulary = self.members[0].vocabulary
         with manifest.opening(self.path):
             self._ids = [ids_in(member.vocabulary, self.vocabulary) for member in self.members]
+
+        self.spelling = self._spelling_of_members()
+
+    def _spelling_of_members(self) -> Spelling | None:
+        """The spelling model of the heaviest member that has one. All members spell with it: then P sums to one."""
+        for i in np.argsort(-self.weights, kind="stable").tolist():
+            spelling: Spelling | None = self.members[i].spelling
+            if spelling is not None:
+                same = self.members[i].vocabulary.lines == self.vocabulary.lines
+                return spelling if same else spelling.outside(self.vocabulary)
+        return None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (os.path.abspath(self.path), self.members)

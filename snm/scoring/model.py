@@ -46,6 +46,7 @@ class RowModel(StatefulModel):
     def _open(self) -> None:
         m = self.manifest
         self.vocabulary = manifest.read_vocabulary(self.path, m)
+        self.spelling = manifest.read_spelling(self.path, m)
         self.spec = FeatureSpec(m["features"])
         self.layout = KeyLayout(**m["layout"])
         expected = KeyLayout.for_work(len(self.vocabulary), len(self.spec.types), 0)

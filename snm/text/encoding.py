@@ -25,6 +25,7 @@ from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.progress import Advance, Notify, ignore
 from snm.text.files import BLOCK, BadLines, Sources, are_files, find_files, names, read_blocks, read_lines
+from snm.text.spelling import RareWords, Spelling
 from snm.text.vocabulary import Vocabulary, has_white_space, split_words, word_table
 
 Sentence = str | Sequence[str] | np.ndarray
@@ -85,6 +86,8 @@ class Text:
     sentences: int
     documents: int | None = None  # None where `<S>` opens sentences
     bad_lines: int = 0  # that were repaired or left out, see `snm.text.files.BadLines`
+    bytes: int = 0  # of its words in UTF-8, and one for the space or line end after each; 0 if not known
+    spellings: np.ndarray | None = None  # ln P(its string | `<UNK>`) of each `<UNK>`, (`<UNK>`s,) float64; if spelled
 
     @property
     def segments(self) -> int:
@@ -138,16 +141,19 @@ class _Encoder:
         self.starts = np.zeros(len(ids) // 2 + 1 if learn else 1, np.int64)  # of words in the pool
         self.pool = np.empty(1 << 20 if learn else 1, np.uint8)
         self.out = np.empty(0, np.uint32)
+        self._unknown = np.empty(0, np.int64)
 
     def encode(self, block: bytes) -> Iterator[np.ndarray]:
         data = np.frombuffer(block, np.uint8)
         if len(self.out) < len(data) * 3 // 2 + 4:
             self.out = np.empty(len(data) * 3 // 2 + 4, np.uint32)
+        if not self.learn and len(self._unknown) < len(data) + 2:  # two for a word, which has two bytes or more
+            self._unknown = np.empty(len(data) + 2, np.int64)
         i = 0
         while True:
             i = text_kernels.encode(
                 data, i, self.learn, self.documents, self.hashes, self.ids, self.counts, self.starts, self.pool,
-                self.state, self.out,
+                self._unknown, self.state, self.out,
             )  # fmt: skip
             yield self.out[: self.state[text_kernels.WRITTEN]].copy()
             status = self.state[text_kernels.STATUS]
@@ -188,6 +194,16 @@ class _Encoder:
         return int(self.state[text_kernels.DOCUMENTS])
 
     @property
+    def bytes(self) -> int:
+        """Of the words that were read, and one after each."""
+        return int(self.state[text_kernels.TEXT_BYTES])
+
+    @property
+    def unknown(self) -> np.ndarray:
+        """Where each `<UNK>` of the block begins and ends, one after another; -1 and -1 for `<unk>`. int64"""
+        return self._unknown[: 2 * self.state[text_kernels.UNKNOWNS]]
+
+    @property
     def words(self) -> int:
         """Number of words that were learned."""
         return int(self.state[text_kernels.WORDS]) - len(SPECIAL)
@@ -208,11 +224,14 @@ class _Encoder:
 
 def encode_files(
     sources: Sources, vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory,
-    on_error: str = "fail", notify: Notify = ignore,
+    on_error: str = "fail", notify: Notify = ignore, spelling: Spelling | None = None, rare: RareWords | None = None,
 ) -> Text:  # fmt: skip
-    """Encode text with a given vocabulary; words outside it become `<UNK>`. `on_error`: see `files.ON_ERROR`."""
+    """Encode text with a given vocabulary; words outside it become `<UNK>`. `on_error`: see `files.ON_ERROR`.
+
+    With `spelling`, the text has `spellings`; with `rare`, the words outside the vocabulary are added there.
+    """
     bad = BadLines(on_error)
-    text = encode_blocks(_blocks(sources, bad, vocabulary), vocabulary, advance, join)
+    text = encode_blocks(_blocks(sources, bad, vocabulary), vocabulary, advance, join, spelling, rare)
     bad.report(names(sources), notify)
     return replace(text, bad_lines=bad.count)
 
@@ -304,23 +323,31 @@ def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Text:
     return encode_blocks(iter([_joined(lines, "\n")]), vocabulary)
 
 
-def encode_sentences(sentences: Iterable[str], vocabulary: Vocabulary) -> Text:
+def encode_sentences(sentences: Iterable[str], vocabulary: Vocabulary, spelling: Spelling | None = None) -> Text:
     """Encode sentences, one a string, each as a segment of its own even where `<S>` opens documents."""
-    return encode_blocks(iter([_joined(sentences, "\n\n")]), vocabulary)
+    return encode_blocks(iter([_joined(sentences, "\n\n")]), vocabulary, spelling=spelling)
 
 
 def encode_blocks(
-    blocks: Iterator[bytes], vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory
-) -> Text:
+    blocks: Iterator[bytes], vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory,
+    spelling: Spelling | None = None, rare: RareWords | None = None,
+) -> Text:  # fmt: skip
     encoder = _Encoder(*vocabulary.table, learn=False, documents=vocabulary.document)
+    spellings: list[np.ndarray] = []
 
     def encoded() -> Iterator[np.ndarray]:
         for block in blocks:
             yield from encoder.encode(block)
+            if spelling is not None:
+                spellings.append(spelling.log_probabilities(block, encoder.unknown))
+            if rare is not None:
+                rare.add(block, encoder.unknown)
             advance(len(block))
 
     tokens = join(encoded())
-    return Text(tokens, encoder.sentences, encoder.documents_read if vocabulary.document else None)
+    documents = encoder.documents_read if vocabulary.document else None
+    spelled = None if spelling is None else np.concatenate([np.empty(0), *spellings])
+    return Text(tokens, encoder.sentences, documents, bytes=encoder.bytes, spellings=spelled)
 
 
 def read_corpus(
@@ -335,12 +362,14 @@ def read_corpus(
     on_error: str = "fail",
     memory: int | None = None,
     notify: Notify = ignore,
+    rare: RareWords | None = None,
 ) -> tuple[Text, Vocabulary]:
     """Read a training text once, learn its vocabulary, and encode it.
 
     Each thread numbers the words that it reads. In the end these numbers are replaced by the ids of the vocabulary, so
     the result does not depend on the number of threads. Documents are read by one thread: they may span blocks.
     `memory`: bytes that learning the words may take, in all threads together. `on_error`: see `files.ON_ERROR`.
+    `rare`: words that are too rare for the vocabulary are added there.
     """
     threads = 1 if documents else threads
     share = None if memory is None else memory // threads
@@ -378,7 +407,8 @@ def read_corpus(
     bad.report(names(sources), notify)
     if not any(encoder.sentences for encoder in encoders):
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
-    lines, ids = _merge(encoders, min_count, max_words)
+    text_bytes = sum(encoder.bytes for encoder in encoders)
+    lines, ids = _merge(encoders, min_count, max_words, rare)
     ends = np.cumsum([length for _, length in chunks]).tolist()
 
     def renumber(chunk: int) -> None:
@@ -389,7 +419,7 @@ def read_corpus(
     parallel.run(renumber, range(len(chunks)), threads)
     sentences = sum(encoder.sentences for encoder in encoders) - continued
     n_documents = sum(encoder.documents_read for encoder in encoders) if documents else None
-    return Text(tokens, sentences, n_documents, bad.count), Vocabulary.of_lines(lines, closed, documents)
+    return Text(tokens, sentences, n_documents, bad.count, text_bytes), Vocabulary.of_lines(lines, closed, documents)
 
 
 def _continue_sentence(made: list[np.ndarray], ends: bool) -> list[np.ndarray]:
@@ -398,7 +428,9 @@ def _continue_sentence(made: list[np.ndarray], ends: bool) -> list[np.ndarray]:
     return [tokens[1:] if len(tokens) else np.full(int(ends), END, np.uint32)]
 
 
-def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> tuple[bytes, list[np.ndarray]]:
+def _merge(
+    encoders: list[_Encoder], min_count: int, max_words: int | None, rare: RareWords | None
+) -> tuple[bytes, list[np.ndarray]]:
     """The words to keep, one a line, by decreasing count and then spelling; and the id of each encoder's numbers."""
     sizes = [encoder.words for encoder in encoders]
     hashes, counts, pool, starts, ends = _take_words(encoders)
@@ -410,15 +442,25 @@ def _merge(encoders: list[_Encoder], min_count: int, max_words: int | None) -> t
     word_of[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
     counts = np.add.reduceat(counts[order], np.flatnonzero(new), dtype=np.int64) if len(order) else counts
     del order, new
-    kept = np.flatnonzero(counts >= max(min_count, 1))
+    kept, seldom = np.flatnonzero(counts >= max(min_count, 1)), first[counts < max(min_count, 1)]
+    if rare is not None:
+        _add_some(rare, pool, starts[seldom], ends[seldom])
     starts, ends, counts = starts[first[kept]], ends[first[kept]], counts[kept]
-    chosen = _by_count_and_spelling(counts, pool, starts, ends)[:max_words]
+    ranked = _by_count_and_spelling(counts, pool, starts, ends)
+    chosen, others = ranked[:max_words], np.sort(ranked[len(ranked) if max_words is None else max_words :])
+    if rare is not None:
+        _add_some(rare, pool, starts[others], ends[others])
     final = np.full(len(first), UNKNOWN, np.uint32)
     final[kept[chosen]] = np.arange(len(SPECIAL), len(SPECIAL) + len(chosen))
     special = np.array([BEGIN, END, UNKNOWN], np.uint32)
     edges = np.cumsum([0, *sizes])
     ids = [np.concatenate([special, final[word_of[a:b]]]) for a, b in pairwise(edges)]
     return _joined_words(pool, starts[chosen], ends[chosen]), ids
+
+
+def _add_some(rare: RareWords, pool: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+    """Add words in the order of their hashes, as many as can be kept."""
+    rare.add(pool, np.stack([starts[: rare.most], ends[: rare.most]], axis=1).reshape(-1))
 
 
 def _take_words(encoders: list[_Encoder]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

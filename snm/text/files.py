@@ -316,9 +316,9 @@ def file_lines(name: str, bad: BadLines) -> Iterator[list[str]]:
         yield block.decode().split("\n")[:-1]
 
 
-def line_blocks(name: str, bad: BadLines) -> Generator[bytes, None, None]:
-    """The same as validated UTF-8, whole lines."""
-    yield from _file_blocks(name, bad, whole=True, blank=True, eager=name == STDIN)
+def line_blocks(name: str, bad: BadLines, eager: bool = True) -> Generator[bytes, None, None]:
+    """The same as validated UTF-8, whole lines. `eager`: what standard input has is passed on at once."""
+    yield from _file_blocks(name, bad, whole=True, blank=True, eager=eager and name == STDIN)
 
 
 def read_blocks(files: Sequence[str], bad: BadLines) -> Iterator[bytes]:

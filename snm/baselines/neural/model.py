@@ -95,6 +95,7 @@ class NeuralModel(LanguageModel):
 
     def _open(self) -> None:
         self.vocabulary = manifest.read_vocabulary(self.path, self.manifest)
+        self.spelling = manifest.read_spelling(self.path, self.manifest)
         self.shape, sizes = self.manifest["network"], self.manifest["arrays"]
         known = len(self.vocabulary), self.vocabulary.never_a_target
         if (self.shape["words"], self.shape["never_a_target"]) != known or sizes != array_shapes(self.shape, sizes):

@@ -1,0 +1,81 @@
+"""Scoring many lines at once: a block of text in, a few numbers a line out. `snm score` and filters use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from snm.layouts.tokens import BEGIN, UNKNOWN
+from snm.model import LanguageModel
+from snm.text.encoding import encode_blocks
+from snm.text.vocabulary import split_words
+
+
+@dataclass(frozen=True)
+class LineScores:
+    """Of each line: its log10 probability, NaN if it is blank; its tokens, `</S>` among them; its unknown words; and
+    how many tokens have a probability: all, or in a closed vocabulary those that are known."""
+
+    logprob10: np.ndarray  # (lines,) float64
+    tokens: np.ndarray  # (lines,) int64
+    oov: np.ndarray  # (lines,) int64
+    scored: np.ndarray  # (lines,) int64
+
+    @property
+    def ppl(self) -> np.ndarray:
+        """Perplexity of each line; NaN if it is blank. (lines,) float64"""
+        with np.errstate(over="ignore"):
+            found: np.ndarray = 10.0 ** (-self.logprob10 / np.maximum(self.scored, 1))
+        return found
+
+    def of_records(self, lines: np.ndarray) -> LineScores:
+        """The sums over records of `lines[i]` lines each, of which there is at least one; blank lines count nothing."""
+        first = np.cumsum(lines) - lines
+        blank = np.isnan(self.logprob10)
+        total = np.add.reduceat(np.where(blank, 0.0, self.logprob10), first)
+        total[np.logical_and.reduceat(blank, first)] = np.nan
+        counts = (np.add.reduceat(n, first) for n in (self.tokens, self.oov, self.scored))
+        return LineScores(total, *counts)
+
+
+def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: int = 1) -> LineScores:
+    """Scores of the lines of a block: validated UTF-8, of which every line ends with a line feed.
+
+    Each line is a segment of its own. `spelled`: see `LanguageModel.score_sentences`; the model must be able to.
+    """
+    separated = block.replace(b"\n", b"\n\n") if model.vocabulary.document else block
+    text = encode_blocks(iter([separated]), model.vocabulary, spelling=model.spelling_for(spelled))
+    tokens = text.tokens
+    logs = model.logs_of(text, model.probabilities(tokens, threads=threads))
+    begins, unknown = np.flatnonzero(tokens == BEGIN), np.flatnonzero(tokens == UNKNOWN)
+    logs[begins] = 0
+    if model.vocabulary.closed:
+        logs[unknown] = 0
+    n = np.diff(np.append(begins, len(tokens))) - 1
+    oov = np.bincount(np.searchsorted(begins, unknown, "right") - 1, minlength=len(n))
+    scores = LineScores(
+        np.add.reduceat(logs, begins) if len(n) else np.empty(0), n, oov, n - oov if model.vocabulary.closed else n
+    )
+    return scores if len(n) == block.count(b"\n") else _with_blank_lines(scores, block)
+
+
+def _with_blank_lines(scores: LineScores, block: bytes) -> LineScores:
+    """The scores of all lines of a block, from those of the lines that have words."""
+    words = np.array([_has_words(line) for line in block.split(b"\n")[:-1]], bool)
+
+    def spread(values: np.ndarray, blank: float = 0) -> np.ndarray:
+        found = np.full(len(words), blank, values.dtype)
+        found[words] = values
+        return found
+
+    return LineScores(
+        spread(scores.logprob10, np.nan), spread(scores.tokens), spread(scores.oov), spread(scores.scored)
+    )  # fmt: skip
+
+
+def _has_words(line: bytes) -> bool:
+    """Whether a line has words other than markers such as `<s>`."""
+    if b"<" not in line:
+        return bool(line) and not line.isspace()
+    return bool(split_words(line.decode()))
