@@ -26,12 +26,12 @@ ROOMS: list[list[str]] = [
     ["tensors"],
     ["baselines"],
     ["loading"],
-    ["evaluation", "mixing", "settings"],
+    ["evaluation", "mixing", "settings", "sources"],
     ["cluster"],
     ["engines"],
     ["disk", "counted", "resuming"],
     ["pipeline"],
-    ["reproduction", "demo", "warmup", "planning"],
+    ["reproduction", "demo", "warmup", "planning", "adapting"],
     ["cli"],
 ]
 BESIDE = ["reference"]

@@ -18,6 +18,7 @@ from snm.version import __version__
 
 if TYPE_CHECKING:
     from snm import errors as errors
+    from snm.adapting import adapt as adapt
     from snm.adjustment.metafeatures import MetafeatureSet as MetafeatureSet
     from snm.adjustment.settings import TrainingSettings as TrainingSettings
     from snm.baselines.backoff.arpa import export_arpa as export_arpa
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from snm.planning.plan import plan as plan
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
+    from snm.scoring.sources import SourcesModel as SourcesModel
     from snm.settings import Settings as Settings
     from snm.settings import paper_settings as paper_settings
     from snm.text.vocabulary import Vocabulary as Vocabulary
@@ -64,10 +66,12 @@ _HOME = {
     "Settings": "settings",
     "SnmError": "errors",
     "SnmModel": "scoring.model",
+    "SourcesModel": "scoring.sources",
     "StatefulModel": "model",
     "SumReport": "evaluation",
     "TrainingSettings": "adjustment.settings",
     "Vocabulary": "text.vocabulary",
+    "adapt": "adapting",
     "count_text": "pipeline",
     "export_arpa": "baselines.backoff.arpa",
     "feature_family": "features.families",

@@ -23,7 +23,7 @@ for command in (
     train.train, plan.plan, counts.vocab, counts.count, counts.merge,
     score.ppl, score.score, score.next_words, score.generate, score.explain,
     inspect.info, inspect.verify,
-    convert.export, convert.import_arpa, convert.mix,
+    convert.export, convert.import_arpa, convert.mix, convert.adapt,
     reproduce.reproduce, reproduce.demo, warmup.warmup,
 ):  # fmt: skip
     main.add_command(command)

@@ -164,12 +164,14 @@ def training_options(command: Command) -> Command:
 def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, URLs, or - for standard input.
 
-    One sentence a line, words separated by white space.
+    One sentence a line, words separated by white space. NAME=TEXT for each of several sources, with --dev, makes a model
+    that weighs them by context for the text of --dev.
     """
     from snm.counted import CountedText
     from snm.memory import Peak
     from snm.pipeline import train as run
     from snm.settings import departures_from_paper
+    from snm.sources import named_sources
 
     if bool(text) == (counts is not None):
         raise click.UsageError("expected TEXT, or --counts in place of it")
@@ -177,11 +179,12 @@ def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool,
     settings, say = settings_of(options, counted), notify(quiet)
     if options["paper"]:
         say(f"as the paper, except: {', '.join(departures_from_paper(settings))}")
-    _compile(text, output, settings, options["force"])
+    sources = named_sources(text)
+    _compile(tuple(sources.values()) if isinstance(sources, dict) else text, output, settings, options["force"])
     begun = time.perf_counter()
     with Peak() as peak:
         model = run(
-            text or None, output, settings, counts=counted, dev=options["dev"], force=options["force"],
+            sources or None, output, settings, counts=counted, dev=options["dev"], force=options["force"],
             progress=progress_bar, notify=say,
         )  # fmt: skip
     m = model.manifest
