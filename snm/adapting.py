@@ -172,7 +172,7 @@ class _Joining:
         return model
 
     def _own_words(self, text: Text) -> tuple[Text, Vocabulary]:
-        """A text with a vocabulary of its own: of its words, those that the model knows, and new ones that are frequent.
+        """A text with a vocabulary of its own: the words of it that the model knows, and new ones that are frequent.
 
         The source has no others: unseen words would take most of the mass of a small text's unigrams.
         """

@@ -141,13 +141,23 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
         check_name(name)
         if not are_given(source):
             raise InputError(f"the source {name} has no text; expected files or sentences")
-        texts[name] = source if are_files(source) else list(cast("Iterable[Any]", source))
+        texts[name] = source if are_files(source) else _Sentences(list(cast("Iterable[Any]", source)))
         if STDIN in _listed(source):
             raise SettingsError(f"the source {name} is standard input, which cannot be read twice; save it to a file")
     for source in (*texts.values(), dev):
         if are_files(source) and STDIN not in _listed(source):
             find_files(source)
     return _Given(texts, dev)
+
+
+class _Sentences:
+    """Sentences that can be read twice. A list of strings would name files."""
+
+    def __init__(self, sentences: list[Any]) -> None:
+        self._sentences = sentences
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._sentences)
 
 
 def _listed(source: Sources) -> Sequence[Any]:
@@ -276,12 +286,12 @@ def fit_gate(
     sizes: the members' numbers of templates.
     """
     with work.progress("gating", PASSES * len(events)) as bar:
-        if start is None and len(events) >= MIN_EVENTS:
-            flat, report = fit(events, s.gate, s.seed, bar)
-        else:
+        learned = fit(events, s.gate, s.seed, bar) if start is None and len(events) >= MIN_EVENTS else None
+        if learned is None or not learned[1].helps:
             if start is None:
                 start = initial_gate(events.templates, s.gate, np.random.default_rng(s.seed))
             groups = list(pairwise(np.cumsum(sizes).tolist()))
-            flat, report = refit(events, balance(events, start, groups), s.seed, bar)
+            learned = refit(events, balance(events, start, groups), s.seed, bar)
+    flat, report = learned
     work.notify(f"held-out perplexity {report.ungated:.2f} → {min(report.perplexities):.2f} with a gate")
     return flat, report

@@ -164,8 +164,8 @@ def training_options(command: Command) -> Command:
 def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, URLs, or - for standard input.
 
-    One sentence a line, words separated by white space. NAME=TEXT for each of several sources, with --dev, makes a model
-    that weighs them by context for the text of --dev.
+    One sentence a line, words separated by white space. NAME=TEXT for each of several sources, with --dev, makes a
+    model that weighs them by context for the text of --dev.
     """
     from snm.counted import CountedText
     from snm.memory import Peak

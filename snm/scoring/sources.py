@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ class Member:
     """One SNM among the sources: its rows, for words of the union."""
 
     def __init__(self, model: SnmModel, name: str, words: Words) -> None:
+        if model.vocabulary.closed and not words.whole:  # another source has the words that it lacks
+            words = replace(words, scale=np.sign(words.scale), constant=np.zeros(len(words.ids)))
         self.model, self.name, self.words = model, name, words
         self.extractor, self.matrix = _for_union(model.extractor, words), model.matrix
         n = self.extractor.n_templates
@@ -74,9 +77,11 @@ class Member:
         begin = max(0, start - self.extractor.span)
         return self.extractor.keys(self.ids(tokens[begin:stop]), start - begin, stop - begin)
 
-    def find(self, tokens: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, Found]:
-        """Keys and rows of the events whose targets are tokens[start:stop]. (templates, events)"""
-        keys, targets = self.keys(tokens, start, stop), tokens[start:stop]
+    def find(
+        self, tokens: np.ndarray, start: int, stop: int, targets: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Found]:
+        """Keys and rows of the events whose targets are tokens[start:stop], or `targets`. (templates, events)"""
+        keys, targets = self.keys(tokens, start, stop), tokens[start:stop] if targets is None else targets
         found = row_kernels.find(keys, self.ids(targets), self.matrix, self.ungated)
         return keys, found._replace(weight=found.weight * self.scales(targets))
 
@@ -170,16 +175,17 @@ class SourcesModel(StatefulModel):
     # -----------------------------------------------------------------------------------------
     # one event
 
-    def _look_up(self, tokens: np.ndarray) -> tuple[list[np.ndarray], Found]:
-        """The keys of each member for the event at the end of `tokens`, and the rows of all. (templates, 1) each"""
-        parts = [member.find(tokens, len(tokens) - 1, len(tokens)) for member in self.members]
+    def _look_up(self, context: np.ndarray, target: int) -> tuple[list[np.ndarray], Found]:
+        """The keys of each member for the event after `context`, and the rows of all. (templates, 1) each"""
+        tokens, targets = np.append(context, np.uint32(END)), np.array([target], IDS)
+        parts = [member.find(tokens, len(context), len(tokens), targets) for member in self.members]
         found = _joined([found for _, found in parts])
         if len(self._folded.bias):
             row_kernels.weigh(found, gate_kernels.make_rows(self.templates, len(self._folded.bias)), self._folded)
         return [keys for keys, _ in parts], found
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
-        all_keys, found = self._look_up(np.append(context, np.uint32(END)))
+        all_keys, found = self._look_up(context, END)
         scale, total = found.scale[:, 0].astype(np.float64), np.zeros(len(self.vocabulary))
         for offset, member, keys in zip(self._offsets, self.members, all_keys, strict=False):
             y: np.ndarray = scale[offset] * member.matrix.unigrams.astype(np.float64)
@@ -198,7 +204,7 @@ class SourcesModel(StatefulModel):
         return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
-        _, found = self._look_up(tokens)
+        _, found = self._look_up(tokens[:-1], int(tokens[-1]))
         scale = found.scale[:, 0].astype(np.float64)
         row_sums = scale * found.row_sum[:, 0]
         denominator = row_sums.sum()
@@ -229,7 +235,7 @@ class SourcesModel(StatefulModel):
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = self._candidates(states, words)
-        return self._scores(contiguous(states, IDS), ids.reshape(-1, ids.shape[-1]))
+        return self._scores(contiguous(states, IDS), np.atleast_2d(ids))
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
         ids = self._candidates(states, words)
