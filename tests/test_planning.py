@@ -136,7 +136,8 @@ class TestDisk:
         assert not [message for message in said if "of disk at its peak" in message]
 
     def test_spilled_links_take_a_share_of_the_disk(self) -> None:
-        assert spill_phases(1000, 100, None, 10_000) == (0, 0)
+        assert spill_phases(500, 100, None, 10_000) == (0, 0)
+        assert spill_phases(501, 100, None, 10_000) == (1, 501)
         assert spill_phases(2000, 100, None, 9_000) == (1, 2000)
         assert spill_phases(20_000, 100, None, 9_000) == (7, 3000)
         assert spill_phases(1000, 1000, 50, 9_000) == (1, 1000)
