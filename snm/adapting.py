@@ -111,7 +111,7 @@ def _join_text(
         joining = _Joining(model, words, whole.documents is not None, writer, work)
         if dev is None:
             events, shares = joining.folds(whole)
-        own = joining.train(whole, f"member{len(known)}")
+        own = joining.train(whole, f"member{len(known)}", work.progress)
         union = union_of([model.vocabulary, own.vocabulary])
         if dev is not None:
             held_out = _encoded(dev, union, work)
@@ -159,14 +159,14 @@ class _Joining:
     def bases(self) -> list[SnmModel]:
         return _members(self.model)
 
-    def train(self, text: Text, folder: str) -> SnmModel:
+    def train(self, text: Text, folder: str, progress: Progress) -> SnmModel:
         """The SNM of a text, in a folder of the writer's."""
         s, (own, vocabulary) = self.work.settings, self._own_words(text)
         classes, first = None, self.bases[0]
         if first.extractor.classes is not None:
             classes = first.extractor.classes[first.vocabulary.ids_of(vocabulary.words)]
         path = self.writer.folder / folder
-        train_source(own, vocabulary, classes, path, replace(s, gate=0), self.work.progress, ignore)
+        train_source(own, vocabulary, classes, path, replace(s, gate=0), progress, ignore)
         model = load(path)
         assert isinstance(model, SnmModel)
         return model
@@ -195,16 +195,23 @@ class _Joining:
     def folds(self, text: Text) -> tuple[GateEvents, list[float]]:
         """The same of the text itself: of parts of it, each with the counts of the rest."""
         found, shares = [], []
-        for rest, held_out in _parts(text, self.documents):
-            own = self.train(rest, "fold")
-            union = union_of([self.model.vocabulary, own.vocabulary])
-            ids = union.ids_of(self.words.words)
-            events, given = self.look(own, union, replace(held_out, tokens=ids[held_out.tokens]))
-            found.append(events)
-            shares.append(given)
-            own.close()
-            remove_folder(self.writer.folder / "fold")
+        with self.work.progress("folds", FOLDS) as advance:
+            for rest, held_out in _parts(text, self.documents):
+                events, given = self._fold(rest, held_out)
+                found.append(events)
+                shares.append(given)
+                advance(1)
         return GateEvents.joined(found), np.mean(shares, axis=0).tolist()
+
+    def _fold(self, rest: Text, held_out: Text) -> tuple[GateEvents, list[float]]:
+        """`look` at a part of the text, with the counts of the rest."""
+        own = self.train(rest, "fold", silent)
+        union = union_of([self.model.vocabulary, own.vocabulary])
+        ids = union.ids_of(self.words.words)
+        found = self.look(own, union, replace(held_out, tokens=ids[held_out.tokens]))
+        own.close()
+        remove_folder(self.writer.folder / "fold")
+        return found
 
 
 def _parts(text: Text, documents: bool) -> Iterator[tuple[Text, Text]]:

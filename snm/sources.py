@@ -18,7 +18,9 @@ from snm.arguments import shown
 from snm.errors import InputError, SettingsError
 from snm.gate.fitting import (
     MIN_EVENTS,
+    NEW_ROWS_PULL,
     PASSES,
+    RATE,
     GateEvents,
     GateReport,
     balance,
@@ -291,7 +293,7 @@ def fit_gate(
             if start is None:
                 start = initial_gate(events.templates, s.gate, np.random.default_rng(s.seed))
             groups = list(pairwise(np.cumsum(sizes).tolist()))
-            learned = refit(events, balance(events, start, groups), s.seed, bar)
+            learned = refit(events, balance(events, start, groups), s.seed, bar, RATE, NEW_ROWS_PULL)
     flat, report = learned
     work.notify(f"held-out perplexity {report.ungated:.2f} → {min(report.perplexities):.2f} with a gate")
     return flat, report

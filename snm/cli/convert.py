@@ -66,7 +66,8 @@ def mix(
     """Mix two or more MODELs linearly, with the weights that are best on held-out text.
 
     A MODEL is a model's folder, an ARPA file, or a file of another program's probabilities of the held-out text: one
-    number (or its log10) for each word and sentence end, in order. All models must have the same words.
+    number (or its log10) for each word and sentence end, in order. The models may have different words: each gives a
+    share of its P(<UNK>) to those that it lacks.
 
     With -o the mixture is written as a model. Without -o, its weights and perplexities are printed; files of
     probabilities need this form.

@@ -27,7 +27,8 @@ from snm.progress import Advance, ignore
 PASSES, RATE = 12, 2e-3
 STEPS_PER_PASS, MIN_BATCH, MAX_BATCH = 256, 64, 2048
 VALID_SHARE = 0.1  # of the held-out text, its end: not trained on, it shows whether the gate helps
-REFIT_RATE, PULL = 5e-4, 100.0
+REFIT_RATE, PULL = 5e-4, 100.0  # of a gate for another text
+NEW_ROWS_PULL = 10.0  # of a gate that has new rows too, at the whole rate
 OFFSETS = np.linspace(-8, 4, 25, dtype=np.float32)
 MIN_EVENTS = 2000  # of held-out text, to learn a gate at all
 
@@ -151,15 +152,16 @@ def fit(
 
 
 def refit(
-    events: GateEvents, start: np.ndarray, seed: int = 1, advance: Advance = ignore, rate: float = REFIT_RATE
-) -> tuple[np.ndarray, GateReport]:
+    events: GateEvents, start: np.ndarray, seed: int = 1, advance: Advance = ignore, rate: float = REFIT_RATE,
+    pull: float = PULL,
+) -> tuple[np.ndarray, GateReport]:  # fmt: skip
     """A gate for another text, from the gate `start`, and a report, whose perplexities are of the same events.
 
-    The weights are pulled to those of `start` with the strength of PULL events, so that little text changes little.
+    The weights are pulled to those of `start` with the strength of `pull` events, so that little text changes little.
     None of the events is set aside: passes are not chosen by a part that may be a few words.
     """
     random, n = np.random.default_rng(seed), len(events)
-    training = NumpyGateTrainer(start, events, PULL / max(1, n))
+    training = NumpyGateTrainer(start, events, pull / max(1, n))
     report = GateReport(n, math.exp(_mean_loss(training, n)), [])
     batch = min(max(n // STEPS_PER_PASS, MIN_BATCH), MAX_BATCH)
     done, steps = 0, PASSES * -(-n // batch)

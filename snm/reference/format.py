@@ -39,7 +39,8 @@ def read_model(path: str | Path) -> Model:
         if (len(data), hashlib.sha256(data).hexdigest()) != (file["bytes"], file["sha256"]):
             raise ValueError(f"{path / name}: size or checksum differ from the manifest's")
     kinds: dict[str, type[Model]] = {
-        "snm": SnmModel, "backoff": BackoffModel, "hsme": NetworkModel, "rnn": NetworkModel, "mixture": MixtureModel, "sources": SourcesModel,
+        "snm": SnmModel, "backoff": BackoffModel, "hsme": NetworkModel, "rnn": NetworkModel, "mixture": MixtureModel,
+        "sources": SourcesModel,
     }  # fmt: skip
     return kinds[manifest["kind"]](path, manifest)
 
@@ -285,9 +286,7 @@ class MixtureModel(Model):
         self.lacking = [lacking_words(self.words, closed, member) for member in self.members]
 
     def _score(self, context: Context, target: int) -> float:
-        return sum(
-            weight * self.member_score(i, context, target) for i, weight in enumerate(self.manifest["weights"])
-        )
+        return sum(weight * self.member_score(i, context, target) for i, weight in enumerate(self.manifest["weights"]))
 
     def member_score(self, i: int, context: Context, target: int) -> float:
         """What a member gives to a word of the union."""
