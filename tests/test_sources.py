@@ -137,6 +137,7 @@ class TestClasses(SourcesTests):
         first, second = model.members
         assert first.model.vocabulary == second.model.vocabulary == model.vocabulary
         assert first.extractor.classes is not None
+        assert second.extractor.classes is not None
         assert np.array_equal(first.extractor.classes, second.extractor.classes)
 
 

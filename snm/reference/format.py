@@ -295,7 +295,7 @@ class MixtureModel(Model):
         p = member.probability(here, ids.get(word, UNKNOWN))
         if not lacking:
             return p
-        share = self.manifest["shares"][i]
+        share = float(self.manifest["shares"][i])
         if member.manifest["vocabulary"]["closed"]:
             return share / len(lacking) if word in lacking else (1 - share) * p
         if word in lacking:
