@@ -25,7 +25,12 @@ from typing import Any
 from common import ROOT, report
 
 ORDER = "5"
-TRAIN = {"kn": ["--model", "kn", "--order", ORDER], "snm5": ["--preset", "snm5"], "small": ["--preset", "small"]}
+TRAIN = {
+    "kn": ["--model", "kn", "--order", ORDER],
+    "snm5": ["--preset", "snm5"],
+    "snm5, 2e8 events": ["--preset", "snm5", "--events", "200000000"],
+    "small": ["--preset", "small"],
+}
 
 
 class DiskPeak:
