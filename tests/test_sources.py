@@ -273,7 +273,7 @@ def test_names_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_wrong_sources_are_refused(given: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises((SettingsError, InputError), match=message):
-        snm.train(given, tmp_path / "m", Settings(threads=1, order=2), dev=iter(["the cat"]))  # type: ignore[arg-type]
+        snm.train(given, tmp_path / "m", Settings(threads=1, order=2), dev=iter(["the cat"]))
     assert not (tmp_path / "m").exists()
 
 
@@ -282,7 +282,7 @@ def test_a_dev_text_is_needed(texts: dict[str, Path], tmp_path: Path) -> None:
     assert "several sources need a dev text" in error
     for how in ({"model": "kn"}, {"resume": True}):
         with pytest.raises(SettingsError, match=r"is not for several sources|does not use it"):
-            snm.train({"a": texts["farm"]}, tmp_path / "m", Settings(**how), dev=texts["dev"])  # type: ignore[arg-type]
+            snm.train({"a": texts["farm"]}, tmp_path / "m", Settings(**how), dev=texts["dev"])
 
 
 def test_a_dev_text_of_one_line_and_a_source_in_another_script(texts: dict[str, Path], tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ class MixtureModel(Model):
         """What a member gives to a word of the union."""
         member, ids, lacking = self.members[i], self.ids[i], self.lacking[i]
         here, word = [ids.get(self.words[token], UNKNOWN) for token in context], self.words[target]
-        p = member.probability(here, ids.get(word, UNKNOWN))
+        p = float(member.probability(here, ids.get(word, UNKNOWN)))
         if not lacking:
             return p
         share = float(self.manifest["shares"][i])

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba.core.errors import NumbaError
@@ -15,7 +15,6 @@ from snm import manifest, storage
 from snm.errors import FormatError, InputError
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
-from snm.gate.fitting import GateEvents
 from snm.kernels import matrix as matrix_kernels
 from snm.kernels import rows as row_kernels
 from snm.kernels.states import follower
@@ -24,10 +23,12 @@ from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END
 from snm.matrix.reading import open_matrix
 from snm.model import IDS, Explanation, Part, StatefulModel, contiguous, wrong_state
-from snm.scoring.adapting import adapt_gate
 from snm.scoring.beams import BeamScorer, SnmBeams
 from snm.scoring.texts import TextScorer
 from snm.text.encoding import Sentence, Sentences, Text
+
+if TYPE_CHECKING:
+    from snm.gate.fitting import GateEvents
 
 # The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are not
 # arrays. Checking each argument before the call took a tenth of the time of scoring a beam.
@@ -204,11 +205,15 @@ class SnmModel(RowModel):
         return y
 
     def adapt(self, sentences: Text | Sentences, output: str | Path, **how: Any) -> SnmModel:
+        from snm.scoring.adapting import adapt_gate
+
         adapt_gate(self, self.gate, sentences, output, **how)
         return SnmModel(output)
 
     def gate_events(self, text: Text) -> GateEvents:
         """The rows of a text's events, which a gate is learned on."""
+        from snm.gate.fitting import GateEvents
+
         n = self.extractor.n_templates
         made, filled, ungated = GateEvents.empty(text.events, n), 0, Gate.of(np.zeros(n, np.float32), n)
         for start, stop in self.extractor.blocks(0, len(text.tokens)):

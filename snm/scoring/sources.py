@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from snm import manifest, parallel, storage
 from snm.arguments import shown
 from snm.errors import FormatError, InputError
 from snm.features.extraction import Extractor
-from snm.gate.fitting import GateEvents
 from snm.kernels import beams as beam_kernels
 from snm.kernels import gate as gate_kernels
 from snm.kernels import matrix as matrix_kernels
@@ -36,7 +35,6 @@ from snm.layouts.gate import Gate, gate_size
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import BEGIN, END
 from snm.model import IDS, Explanation, LanguageModel, Part, StatefulModel, contiguous, wrong_state
-from snm.scoring.adapting import adapt_gate
 from snm.scoring.beams import SnmBeams
 from snm.scoring.model import SnmModel
 from snm.scoring.texts import LONG_TEXT, MAX_BYTES, MAX_EVENTS, TextScorer
@@ -44,6 +42,9 @@ from snm.scoring.unions import Words
 from snm.storage import prefault
 from snm.text.encoding import Sentence, Sentences, Text
 from snm.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from snm.gate.fitting import GateEvents
 
 ROW_BYTES = 24  # of a row in a tile
 
@@ -288,6 +289,8 @@ class SourcesModel(StatefulModel):
     # -----------------------------------------------------------------------------------------
 
     def adapt(self, sentences: Text | Sentences, output: str | Path, **how: Any) -> SourcesModel:
+        from snm.scoring.adapting import adapt_gate
+
         path = adapt_gate(self, self.gate, sentences, output, **how)
         members = [SnmModel(path / name) for name in self.manifest["members"]]
         return SourcesModel(output, list[LanguageModel](members))
@@ -304,6 +307,8 @@ class SourcesModel(StatefulModel):
 
 def events_of(members: list[Member], text: Text) -> GateEvents:
     """The rows of a text's events in all members, which a gate is learned on."""
+    from snm.gate.fitting import GateEvents
+
     made, filled = GateEvents.empty(text.events, sum(member.extractor.n_templates for member in members)), 0
     for start, stop in members[0].extractor.blocks(0, len(text.tokens)):
         found = _joined([member.find(text.tokens, start, stop)[1] for member in members])
