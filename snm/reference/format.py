@@ -286,7 +286,8 @@ class MixtureModel(Model):
         self.lacking = [lacking_words(self.words, closed, member) for member in self.members]
 
     def _score(self, context: Context, target: int) -> float:
-        return sum(weight * self.member_score(i, context, target) for i, weight in enumerate(self.manifest["weights"]))
+        weights: list[float] = self.manifest["weights"]
+        return sum(weight * self.member_score(i, context, target) for i, weight in enumerate(weights))
 
     def member_score(self, i: int, context: Context, target: int) -> float:
         """What a member gives to a word of the union."""
