@@ -7,6 +7,7 @@ their counts: it weighs the sources by context. `snm.sources` makes such models.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -230,9 +231,24 @@ class SourcesModel(StatefulModel):
         return np.full(self.state_width, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
 
     def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
-        states, ids = self.state_array([state]), np.array([[self._id_of(word)]], IDS)
-        score = float(self._scores(states, self._candidates(states, ids))[0, 0])
-        return score, state[4:] + int(ids[0, 0] ^ self.vocabulary.tag).to_bytes(4, "little")
+        number, tag = self._id_of(word), self.vocabulary.tag
+        if type(state) is not bytes or len(state) != 4 * self.state_width:
+            raise wrong_state(f"a state of type {type(state).__name__}")
+        states = np.frombuffer(state, IDS).reshape(1, -1)
+        if (states ^ IDS.type(tag)).max() >= len(self.vocabulary):
+            raise wrong_state("a state of another vocabulary")
+        after = state[4:] + (number ^ tag).to_bytes(4, "little")
+        if self._has_families:
+            return float(self._scores(states, np.array([[number]], IDS))[0, 0]), after
+        if number in (BEGIN, self.vocabulary.never_a_target):
+            return math.nan, after
+        p = float(self._beam(states, np.array([[number]], IDS))[0, 0])
+        return math.log10(p) if p > 0 else math.nan, after
+
+    @cached_property
+    def _has_families(self) -> bool:
+        """Whether features of families need more than a state."""
+        return any(member.extractor.has_families for member in self.members)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = self._candidates(states, words)
@@ -257,7 +273,7 @@ class SourcesModel(StatefulModel):
         n, m = len(states), ids.shape[-1]
         if not n or not m:
             return np.empty((n, m))
-        if any(member.extractor.has_families for member in self.members):
+        if self._has_families:
             flat = np.empty((n, m, self.state_width + 1), IDS)
             flat[:, :, :-1], flat[:, :, -1] = states[:, None] ^ IDS.type(self.vocabulary.tag), ids
             p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, :, -1]
