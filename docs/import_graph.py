@@ -27,7 +27,7 @@ ROOMS: list[list[str]] = [
     ["baselines"],
     ["loading"],
     ["kenlm"],
-    ["evaluation", "mixing", "settings"],
+    ["evaluation", "mixing", "settings", "sources"],
     ["pruning"],
     ["projection"],
     ["cluster"],
@@ -35,7 +35,7 @@ ROOMS: list[list[str]] = [
     ["disk", "counted", "resuming", "filtering"],
     ["pipeline", "integrations"],
     ["exporting"],
-    ["reproduction", "demo", "warmup", "planning"],
+    ["reproduction", "demo", "warmup", "planning", "adapting"],
     ["cli"],
 ]
 BESIDE = ["reference"]

@@ -19,6 +19,7 @@ from snm.version import __version__
 if TYPE_CHECKING:
     from snm import errors as errors
     from snm import kenlm as kenlm
+    from snm.adapting import adapt as adapt
     from snm.adjustment.metafeatures import MetafeatureSet as MetafeatureSet
     from snm.adjustment.settings import TrainingSettings as TrainingSettings
     from snm.baselines.backoff.arpa import import_arpa as import_arpa
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from snm.pruning.models import prune as prune
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
+    from snm.scoring.sources import SourcesModel as SourcesModel
     from snm.settings import Settings as Settings
     from snm.settings import paper_settings as paper_settings
     from snm.text.vocabulary import Vocabulary as Vocabulary
@@ -70,11 +72,13 @@ _HOME = {
     "Settings": "settings",
     "SnmError": "errors",
     "SnmModel": "scoring.model",
+    "SourcesModel": "scoring.sources",
     "StatefulModel": "model",
     "SumReport": "evaluation",
     "TextPerplexity": "filtering",
     "TrainingSettings": "adjustment.settings",
     "Vocabulary": "text.vocabulary",
+    "adapt": "adapting",
     "count_text": "pipeline",
     "export_arpa": "exporting",
     "filter_text": "filtering",

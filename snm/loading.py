@@ -21,6 +21,7 @@ _KINDS = {
     "hsme": "snm.baselines.neural.hsme:HsmeModel",
     "rnn": "snm.baselines.neural.rnn:RnnModel",
     "mixture": "snm.scoring.mixture:open_mixture",
+    "sources": "snm.scoring.sources:SourcesModel",
 }
 
 
@@ -79,10 +80,10 @@ def _open(path: str | Path) -> LanguageModel:
     described = manifest.read(Path(path))
     module, _, name = _KINDS[described["kind"]].partition(":")
     model_class = getattr(import_module(module), name)
-    if described["kind"] == "mixture":
+    if described["kind"] in ("mixture", "sources"):
         for folder in described["members"]:
             if folder in ("", ".", "..") or Path(folder).name != folder:
-                raise FormatError(f"{path} is damaged: a member is {shown(folder)}; expected a folder of the mixture")
+                raise FormatError(f"{path} is damaged: a member is {shown(folder)}; expected a folder of the model")
         model_class = partial(model_class, members=[_open(Path(path) / folder) for folder in described["members"]])
     model: LanguageModel = model_class(path)
     return model

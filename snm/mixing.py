@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,9 +19,11 @@ from snm.loading import is_arpa, load
 from snm.manifest import describe_kind, size_of
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
-from snm.scoring.mixture import MixtureModel, ids_in
-from snm.text.encoding import encode_files
+from snm.scoring.mixture import MixtureModel
+from snm.scoring.unions import Words, share_of, union_of
+from snm.text.encoding import Text, encode_files
 from snm.text.files import BadLines, Sources, names, read_blocks, read_bytes
+from snm.text.vocabulary import Vocabulary
 
 CONVERGED = 1e-7  # EM stops when no weight changes by more
 MAX_STEPS = 10_000
@@ -69,7 +69,8 @@ def mix(
     """Mix models or ARPA files, with the best weights on held-out text, and write the mixture to `output`.
 
     The mixture contains its members: hard links to their files, or copies where links are not possible. It is a
-    `StatefulModel` if they are. `on_error`: see `Settings`.
+    `StatefulModel` if they are. Their vocabularies may differ: docs/sources.md says what a model gives to words that
+    it lacks. `on_error`: see `Settings`.
     """
     functions(progress=progress, notify=notify)
     paths, threads = _paths_of(models), whole_number("threads", threads, 1, MAX_THREADS)
@@ -77,11 +78,14 @@ def mix(
         folders = [f"member{i}" for i in range(len(paths))]
         with ExitStack() as opened:  # Windows renames no folder with a file that is mapped
             members = [
-                opened.enter_context(_add_member(a, writer.folder / b, progress))
+                opened.enter_context(add_member(a, writer.folder / b, progress))
                 for a, b in zip(paths, folders, strict=True)
             ]
-            mixed = _mix(_probabilities(members, [], dev, threads, on_error, notify), None)
-            manifest = _manifest(members, folders, mixed)
+            union = _Union.of(members, dev, on_error, notify)
+            mixed = _mix(_probabilities(members, [], union, union.dev, threads), None)
+            manifest = _manifest(members, folders, mixed, union)
+            if "shares" in manifest:
+                union.vocabulary.write(writer.folder / storage.VOCABULARY)
         _report(paths, mixed, notify)
         writer.finish(manifest, threads)
     mixture = load(output)
@@ -119,9 +123,11 @@ def weigh(
     members = [load(path, progress=progress) for path, file in zip(paths, is_file, strict=True) if not file]
     if not members:
         raise SettingsError("only probability files; add at least one model, whose vocabulary is used")
-    parts = [_probabilities(members, files, dev, threads, on_error, notify)]
+    union = _Union.of(members, dev, on_error, notify)
+    parts = [_probabilities(members, files, union, union.dev, threads)]
     if test:
-        parts.append(_probabilities(members, [Path(file) for file in test_files], test, threads, on_error, notify))
+        text = _encoded(test, union.vocabulary, on_error, notify)
+        parts.append(_probabilities(members, [Path(file) for file in test_files], union, text, threads))
     order = np.argsort(np.argsort(is_file, kind="stable"))  # in the parts, files follow the models
     mixed = _mix(parts[0][order], parts[1][order] if test else None)
     _report(paths, mixed, notify)
@@ -151,17 +157,48 @@ def _report(paths: Sequence[str | Path], mixed: Mixed, notify: Notify) -> None:
         notify(f"test perplexity {mixed.test_perplexity:.2f}")
 
 
+@dataclass(frozen=True)
+class _Union:
+    """The members' words together, the held-out text in their ids, and what each member gives to words it lacks."""
+
+    vocabulary: Vocabulary
+    dev: Text
+    shares: list[float]
+    words: list[Words]
+
+    @classmethod
+    def of(cls, members: list[LanguageModel], dev: Sources, on_error: str, notify: Notify) -> _Union:
+        vocabulary = union_of([member.vocabulary for member in members])
+        text = _encoded(dev, vocabulary, on_error, notify)
+        shares = [share_of(member.vocabulary, vocabulary, text) for member in members]
+        words = [Words.of(m.vocabulary, vocabulary, share) for m, share in zip(members, shares, strict=True)]
+        if not all(w.whole for w in words):
+            notify(f"{len(vocabulary):,} words in all; each member gives a share of P(<UNK>) to those that it lacks")
+        return cls(vocabulary, text, shares, words)
+
+
+def _encoded(source: Sources, vocabulary: Vocabulary, on_error: str, notify: Notify) -> Text:
+    text = encode_files(source, vocabulary, on_error=on_error, notify=notify)
+    if not _events(text, vocabulary).any():
+        raise InputError(f"{names(source)}: no words; expected held-out text, one sentence a line")
+    return text
+
+
+def _events(text: Text, vocabulary: Vocabulary) -> np.ndarray:
+    """Which tokens are targets. (tokens,) bool"""
+    events: np.ndarray = (text.tokens != BEGIN) & ~(vocabulary.closed & (text.tokens == UNKNOWN))
+    return events
+
+
 def _probabilities(
-    models: list[LanguageModel], files: Sequence[Path], source: Sources, threads: int, on_error: str, notify: Notify
+    models: list[LanguageModel], files: Sequence[Path], union: _Union, text: Text, threads: int
 ) -> np.ndarray:
     """The members' probabilities of the events of a text. (members, events)"""
-    vocabulary = models[0].vocabulary
-    ids = [ids_in(model.vocabulary, vocabulary) for model in models]
-    text = encode_files(source, vocabulary, on_error=on_error, notify=notify)
-    events = (text.tokens != BEGIN) & ~(vocabulary.closed & (text.tokens == UNKNOWN))
-    if not events.any():
-        raise InputError(f"{names(source)}: no words; expected held-out text, one sentence a line")
-    p = [m.probabilities(i[text.tokens], threads=threads)[events] for m, i in zip(models, ids, strict=True)]
+    tokens, events = text.tokens, _events(text, union.vocabulary)
+    p = [
+        words.shared(model.probabilities(words.own(tokens), threads=threads), tokens)[events]
+        for model, words in zip(models, union.words, strict=True)
+    ]
     return np.array([*p, *(read_probabilities(file, int(events.sum())) for file in files)])
 
 
@@ -206,9 +243,11 @@ def read_probabilities(path: Path, events: int) -> np.ndarray:
     return p
 
 
-def _manifest(models: list[LanguageModel], folders: list[str], mixed: Mixed) -> dict[str, Any]:
+def _manifest(models: list[LanguageModel], folders: list[str], mixed: Mixed, union: _Union) -> dict[str, Any]:
+    lacking = not all(words.whole for words in union.words)
     return {
-        **describe_kind(MixtureModel.kind, models[0].vocabulary),
+        **describe_kind(MixtureModel.kind, union.vocabulary),
+        **({"requires": ["union"], "shares": union.shares} if lacking else {}),
         "members": folders,
         "weights": mixed.weights.tolist(),
         "dev_perplexity": mixed.dev_perplexity,
@@ -217,15 +256,9 @@ def _manifest(models: list[LanguageModel], folders: list[str], mixed: Mixed) -> 
     }
 
 
-def _add_member(source: Path, target: Path, progress: Progress) -> LanguageModel:
+def add_member(source: Path, target: Path, progress: Progress) -> LanguageModel:
     """Link a model folder, or import an ARPA file, into the folder `target`."""
     if is_arpa(source):
         return import_arpa(source, target, progress=progress)
-    for name in (storage.MANIFEST, *load(source).manifest["files"]):
-        file, linked = os.path.realpath(source / name), target / name
-        linked.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(file, linked)
-        except OSError:
-            shutil.copy2(file, linked)
+    storage.link_files(source, target)
     return load(target)

@@ -33,6 +33,8 @@ class Part:
     """Its gated row sum, divided by that of all rows: its part of the whole distribution."""
     gate: float
     """The factor by which the gate multiplies its row."""
+    source: str | None = None
+    """The name of the source that the row is of, in a model of several."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,15 @@ class Explanation:
     word: str
     probability: float
     parts: list[Part]
+
+    @property
+    def sources(self) -> dict[str, float]:
+        """What each source contributes: the sum of its parts' shares. Empty in a model without sources."""
+        found: dict[str, float] = {}
+        for part in self.parts:
+            if part.source is not None:
+                found[part.source] = found.get(part.source, 0.0) + part.share
+        return found
 
 
 IDS = np.dtype(np.uint32)  # of word ids and states
@@ -243,6 +254,17 @@ class LanguageModel(ABC):
     def explain(self, sentence: Sentence) -> list[Explanation]:
         """The features that contribute to each word of a sentence and to its end."""
         raise SettingsError(f"only the probabilities of an SNM can be explained; {self.path} is not one")
+
+    def adapt(self, sentences: Text | Sentences, output: str | Path, **how: Any) -> LanguageModel:
+        """Write a copy of this model to `output` whose gate has learned from sentences of another domain, in seconds.
+
+        Files are shared with this model where the disk has hard links. The gate begins with this model's, and is pulled
+        to it, so that a few sentences change little. `sentences`: see `perplexity`. `how`: `force`, `seed`,
+        `on_error`, `progress` and `notify`, as those of `train`. `snm.adapt` adds counts and new words too.
+        """
+        raise SettingsError(
+            f"only an SNM, or a model of several sources, has a gate that can adapt; {self.path} is not one"
+        )
 
     def move_to(self, engine: str) -> None:
         """Score texts on the GPU (`gpu`) or the CPU (`cpu`) from now on. For neural models."""

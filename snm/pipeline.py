@@ -11,6 +11,7 @@ of the whole text, are read from there.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.resuming import Kept, Stage, keeping
 from snm.scoring.model import SnmModel
 from snm.settings import CLUSTER, NEURAL, Settings
+from snm.sources import Work, train_sources
 from snm.storage import COUNTS, VOCABULARY, ModelWriter, remove_folder
 from snm.text import classes
 from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
@@ -87,6 +89,7 @@ class Job:
     kept: Kept = field(default_factory=Kept)  # stages that a run before has finished
     rare: RareWords = field(default_factory=RareWords)  # words of the text that are not in the vocabulary
     spelling: dict[str, Any] = field(default_factory=dict)  # the manifest's entry of the spelling model
+    classes: np.ndarray | None = None  # of words, if they were learned before
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Counted:
 
 
 def train(
-    sources: Sources | None,
+    sources: Sources | Mapping[str, Sources] | None,
     output: str | Path,
     settings: Settings | None = None,
     *,
@@ -141,7 +144,8 @@ def train(
     """Train a model on text and write it to the folder `output`, or to a URL such as s3://bucket/model.
 
     `sources` name files, folders, globs or URLs; or they are an iterable of sentences: strings, or lists of words (a
-    list of strings names files: `iter(sentences)` is an iterable of them).
+    list of strings names files: `iter(sentences)` is an iterable of them). A mapping of names to such texts makes a
+    model of several sources, weighed by context for the text `dev` (docs/sources.md).
     `counts` is a folder that `count_text` or `merge_counts` wrote, and `sources` are None then: the model is the one
     that its text would give. Text, vocabulary and an SNM's features come from there; other models use the text alone.
     `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and training stops by it. Without it a
@@ -166,6 +170,8 @@ def train(
     if is_url(output):
         how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
         return _train_to_url(sources, str(output), settings, flag("force", force), how)
+    if isinstance(sources, Mapping):
+        return train_sources(sources, output, dev, force, Work(settings, train_source, progress, notify))
     with (
         devices.gpu_memory_errors(),
         ModelWriter(output, force, notify) as writer,
@@ -183,8 +189,18 @@ def train(
     return load(output)
 
 
+def train_source(
+    text: Text, vocabulary: Vocabulary, classes: np.ndarray | None, output: Path, settings: Settings,
+    progress: Progress, notify: Notify,
+) -> None:  # fmt: skip
+    """Write the SNM of an encoded text: one of several sources. `classes`: of words, where the features use them."""
+    _check_vocabulary(settings, len(vocabulary))
+    with devices.gpu_memory_errors(), ModelWriter(output, False, notify) as writer:
+        _train_snm(Job(settings, writer, progress, notify, classes=classes), text, vocabulary, None)
+
+
 def _train_to_url(
-    sources: Sources | None, output: str, settings: Settings, force: bool, how: dict[str, Any]
+    sources: Sources | Mapping[str, Sources] | None, output: str, settings: Settings, force: bool, how: dict[str, Any]
 ) -> LanguageModel:
     """Train in the system's temporary folder, and copy the model to a URL. `how`: further arguments of `train`."""
     parent, _, name = output.rstrip("/").rpartition("/")
@@ -503,7 +519,9 @@ def make_extractor(job: Job, texts: Texts, vocabulary: Vocabulary) -> Extractor:
     classes_of_words = None
     if spec.has_classes:
         found = job.kept.load("classes")
-        classes_of_words = found[1]["classes"] if found else learn_classes(job, texts.train, len(vocabulary))
+        classes_of_words = found[1]["classes"] if found else job.classes
+        if classes_of_words is None:
+            classes_of_words = learn_classes(job, texts.train, len(vocabulary))
     extractor = Extractor(spec, layout, vocabulary, classes_of_words)
     extractor.check_families(texts.train.tokens)
     if s.model == "snm" and job.counts is not None and job.counts.manifest["families"] != extractor.family_digests():

@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -436,6 +436,19 @@ def replaced_file(name: str, notify: Notify = ignore) -> Iterator[IO[str]]:
 def file_sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def link_files(source: Path, target: Path, without: Sequence[str] = ()) -> None:
+    """Link the files of a model, except some, into the folder `target`; copy them where the disk has no links."""
+    for name in (MANIFEST, *read_manifest(source)["files"]):
+        if name in without:
+            continue
+        file, linked = os.path.realpath(source / name), target / name
+        linked.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, linked)
+        except OSError:
+            shutil.copy2(file, linked)
 
 
 def open_array(path: Path, *types: str) -> np.ndarray:

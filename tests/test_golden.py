@@ -21,7 +21,8 @@ MODELS = sorted(path.with_suffix("") for path in GOLDEN.glob("format*/*.json"))
 
 
 def test_there_is_a_golden_model_of_every_kind() -> None:
-    assert {snm.load(path).manifest["kind"] for path in MODELS} == {"snm", "backoff", "hsme", "rnn", "mixture"}
+    kinds = {"snm", "backoff", "hsme", "rnn", "mixture", "sources"}
+    assert {snm.load(path).manifest["kind"] for path in MODELS} == kinds
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: f"{path.parent.name}-{path.name}")

@@ -126,14 +126,76 @@ def test_the_same_words_in_another_order_are_mapped(corpus_file: Path, dev: Path
     assert dict(mixed.next_words(context, k=100))["sees"] == pytest.approx(expected)
 
 
-def test_different_vocabularies_are_refused(
+@pytest.fixture(scope="module")
+def union(members: list[RowModel], dev: Path, tmp_path_factory: pytest.TempPathFactory) -> MixtureModel:
+    """A mixture of a model with few words, one with others, and a closed one."""
+    folder, other = tmp_path_factory.mktemp("union"), ["the green cat sees a ship", "a green ship likes fish"] * 40
+    few = train(iter(["the cat sees fish", "fish eats cake"] * 60), folder / "few", Settings(threads=1, max_words=4))
+    ship = train(iter(other), folder / "ship", Settings(threads=1, model="kn", order=3))
+    closed = train(iter(other), folder / "closed", Settings(threads=1, order=2, closed=True))
+    return mix([few.path, members[1].path, ship.path, closed.path], dev, folder / "m")
+
+
+class TestUnion(LanguageModelTests):
+    """Members of different vocabularies, open and closed."""
+
+    @pytest.fixture
+    def model(self, union: MixtureModel) -> MixtureModel:
+        return union
+
+    def test_the_words_are_those_of_all_members(self, model: MixtureModel) -> None:
+        assert set(model.vocabulary.words) == {word for member in model.members for word in member.vocabulary.words}
+        assert not model.vocabulary.closed
+        assert model.manifest["requires"] == ["union"]
+        assert verify(model.path, contexts=30).worst < 1e-6
+
+    def test_what_a_member_gives_to_words_that_it_lacks(self, model: MixtureModel) -> None:
+        """The rule of docs/sources.md, word by word."""
+        few, closed = model.members[0], model.members[3]
+        for member, share in ((few, model.manifest["shares"][0]), (closed, model.manifest["shares"][3])):
+            own = member.distribution(member.context("the cat"))
+            lacking = [word for word in model.vocabulary.words if word not in member.vocabulary.words]
+            lacking += ["<UNK>"] * member.vocabulary.closed
+            words = model._maps[model.members.index(member)]
+            p = words.shared(own[words.ids], np.arange(len(model.vocabulary)))
+            assert p.sum() == pytest.approx(1)
+            given = 1.0 if member.vocabulary.closed else own[2]
+            for word, found in zip(model.vocabulary.words, p, strict=True):
+                if word in lacking:
+                    assert found == pytest.approx(given * share / len(lacking))
+                elif word == "<UNK>":
+                    assert found == pytest.approx(own[2] * (1 - share))
+                else:
+                    factor = 1 - share if member.vocabulary.closed else 1
+                    assert found == pytest.approx(factor * own[member.vocabulary.id_of(word)])
+
+    def test_the_share_is_that_of_the_held_out_text(self, model: MixtureModel, dev: Path) -> None:
+        tokens = [word for line in dev.read_text().splitlines() for word in line.split()]
+        few = model.members[0].vocabulary.words
+        outside = [word for word in tokens if word not in few]
+        found = [word for word in outside if word in model.vocabulary.words]
+        assert model.manifest["shares"][0] == pytest.approx((len(found) + 1) / (len(outside) + 2))
+
+
+def test_closed_models_make_a_closed_mixture(dev: Path, tmp_path: Path) -> None:
+    texts = ["the cat sees fish", "a dog eats cake"], ["the old man likes fish", "the cat eats cake"]
+    paths = [tmp_path / name for name in "ab"]
+    for path, text in zip(paths, texts, strict=True):
+        train(iter(text * 20), path, Settings(threads=1, order=2, closed=True))
+    mixed = mix(paths, dev, tmp_path / "m")
+    p = mixed.distribution(mixed.context("the"))
+    assert mixed.vocabulary.closed
+    assert p.sum() == pytest.approx(1)
+    assert p[2] == 0
+    assert (p[3:] > 0).all()
+
+
+def test_documents_and_sentences_are_refused(
     corpus_file: Path, members: list[RowModel], dev: Path, tmp_path: Path
 ) -> None:
-    small = train(corpus_file, tmp_path / "small", Settings(threads=1, max_words=4))
-    closed = train(corpus_file, tmp_path / "closed", Settings(threads=1, closed=True))
-    for other in (small, closed):
-        with pytest.raises(SettingsError, match="different vocabularies"):
-            mix([members[0].path, other.path], dev, tmp_path / "m")
+    other = train(corpus_file, tmp_path / "documents", Settings(threads=1, order=2, document=True))
+    with pytest.raises(SettingsError, match="one model reads documents"):
+        mix([members[0].path, other.path], dev, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 

@@ -82,7 +82,8 @@ def mix(
     """Mix two or more MODELs linearly, with the weights that are best on held-out text.
 
     A MODEL is a model's folder, an ARPA file, or a file of another program's probabilities of the held-out text: one
-    number (or its log10) for each word and sentence end, in order. All models must have the same words.
+    number (or its log10) for each word and sentence end, in order. The models may have different words: each gives a
+    share of its P(<UNK>) to those that it lacks.
 
     With -o the mixture is written as a model. Without -o, its weights and perplexities are printed; files of
     probabilities need this form.
@@ -109,3 +110,44 @@ def mix(
         m = made.manifest
         print_json({"model": output, "weights": m["weights"], "dev_perplexity": m["dev_perplexity"],
                      "dev_perplexities": m["dev_perplexities"]})  # fmt: skip
+
+
+@click.command()
+@model_argument
+@click.option("-o", "--output", required=True, help="Folder of the model to write.")
+@click.option("--dev", multiple=True, help="Text of the new domain, on which the gate is learned.  [default: TEXT]")
+@click.option("--text", multiple=True, help="Text of the new domain, whose counts and new words join the model.")
+@click.option("--name", default="text", show_default=True, help="Of the source that TEXT becomes.")
+@click.option("--min-count", type=Number(1), default=3, show_default=True,
+              help="New words of TEXT seen less often are <UNK>.")  # fmt: skip
+@click.option("--memory", type=Size(), default="4G", show_default=True, help="Memory for counting TEXT.")
+@click.option("--seed", type=Number(0), default=1, show_default=True, help="Seed of all random choices.")
+@on_error_option
+@threads_option
+@click.option("--force", is_flag=True, help="Replace a model of that name.")
+@import_option
+@json_option
+def adapt(
+    path: str, output: str, dev: tuple[str, ...], text: tuple[str, ...], name: str, min_count: int, memory: int,
+    seed: int, on_error: str, threads: int | None, force: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Adapt MODEL, an SNM or a model of several sources, to a new domain, without the text it was trained on.
+
+    With --dev alone, its gate learns anew, from a thousand words or more. With --text, a text of the domain joins the
+    model as one more source: its counts, and words that the model does not know. The gate over both is learned on --dev
+    or, without it, on the text itself, each part of which is scored by the counts of the others.
+    """
+    from snm.adapting import adapt as run
+
+    if not dev and not text:
+        raise click.UsageError("no text of the new domain; expected --dev, --text, or both")
+    model = run(
+        path, output, dev=list(dev), text=list(text), name=name, min_count=min_count, memory=memory,
+        threads=chosen_threads(threads), seed=seed, on_error=on_error, force=force, progress=Bars(as_json),
+        notify=notify(as_json=as_json),
+    )  # fmt: skip
+    m = model.manifest
+    if as_json:
+        print_json({"model": output, "kind": m["kind"], "words": m["vocabulary"]["words"], "links": m["links"]})
+    else:
+        notify()(f"wrote {output}: {m['vocabulary']['words']:,} words, {m['links']:,} links")

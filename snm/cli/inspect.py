@@ -33,7 +33,9 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         print_json(m)
         return
-    describe = {"mixture": _mixture_rows, "hsme": _network_rows, "rnn": _network_rows}.get(m["kind"], _model_rows)
+    describe = {"mixture": _mixture_rows, "sources": _sources_rows, "hsme": _network_rows, "rnn": _network_rows}.get(
+        m["kind"], _model_rows
+    )
     with manifest.opening(Path(path)):
         rows = [*describe(m), ("size", _size_text(m))]
     rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
@@ -53,6 +55,20 @@ def _mixture_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     parts = zip(m["members"], m["weights"], m["dev_perplexities"], strict=True)
     rows = [(name, f"weight {w:.4f}, held-out perplexity alone {ppl:.2f}") for name, w, ppl in parts]
     return [*rows, ("mixed", f"held-out perplexity {m['dev_perplexity']:.2f}")]
+
+
+def _sources_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
+    words = f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"
+    rows = [
+        ("sources", ", ".join(m["names"])),
+        ("vocabulary", words),
+        ("links", f"{m['links']:,} feature-target pairs"),
+    ]
+    gate = m["gate"]
+    if gate is not None:
+        steps = f"held-out perplexity {gate['ungated']:.2f} → {min(gate['perplexities']):.2f}"
+        rows.append(("gate", f"{gate['units']} units, learned on {gate['events']:,} tokens, {steps}"))
+    return rows
 
 
 def _network_rows(m: dict[str, Any]) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ for command in (
     score.ppl, score.score, score.next_words, score.generate, score.explain,
     filtering.filter_command,
     inspect.info, inspect.verify,
-    convert.export, convert.import_arpa, convert.mix, prune.prune,
+    convert.export, convert.import_arpa, convert.mix, convert.adapt, prune.prune,
     reproduce.reproduce, reproduce.demo, warmup.warmup,
 ):  # fmt: skip
     main.add_command(command)

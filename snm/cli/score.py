@@ -228,11 +228,13 @@ def explain(path: str, sentence: str, top: int, as_json: bool) -> None:
         print_json([asdict(explanation) for explanation in explanations])
         return
     for explanation in explanations:
-        click.echo(f"{explanation.word}  P = {explanation.probability:.6g}")
         whole = explanation.probability or 1.0
+        of = ", ".join(f"{share / whole:.2f} from {name}" for name, share in explanation.sources.items())
+        click.echo(f"{explanation.word}  P = {explanation.probability:.6g}{of and f'  ({of})'}")
         for part in explanation.parts[:top]:
             share = f"{part.share:.6g}  ({part.share / whole:6.1%})"
-            click.echo(f"    {share}  weight {part.weight:.3f}  gate {part.gate:.3f}  {part.feature}")
+            source = "" if part.source is None else f"  {part.source}"
+            click.echo(f"    {share}  weight {part.weight:.3f}  gate {part.gate:.3f}  {part.feature}{source}")
         if len(explanation.parts) > top:
             rest = sum(part.share for part in explanation.parts[top:])
             click.echo(f"    {rest:.6g}  ({rest / whole:6.1%})  of {len(explanation.parts) - top} more")

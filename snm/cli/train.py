@@ -167,12 +167,14 @@ def training_options(command: Command) -> Command:
 def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, URLs, or - for standard input.
 
-    One sentence a line, words separated by white space.
+    One sentence a line, words separated by white space. NAME=TEXT for each of several sources, with --dev, makes a
+    model that weighs them by context for the text of --dev.
     """
     from snm.counted import CountedText
     from snm.memory import Peak
     from snm.pipeline import train as run
     from snm.settings import departures_from_paper
+    from snm.sources import named_sources
 
     if bool(text) == (counts is not None):
         raise click.UsageError("expected TEXT, or --counts in place of it")
@@ -180,11 +182,13 @@ def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool,
     settings, say = settings_of(options, counted), notify(quiet, as_json)
     if options["paper"]:
         say(f"as the paper, except: {', '.join(departures_from_paper(settings))}")
-    _compile(text, output, settings, options["force"], as_json, quiet)
+    sources = named_sources(text)
+    texts = tuple(sources.values()) if isinstance(sources, dict) else text
+    _compile(texts, output, settings, options["force"], as_json, quiet)
     begun = time.perf_counter()
     with Peak() as peak:
         model = run(
-            text or None, output, settings, counts=counted, dev=options["dev"], force=options["force"],
+            sources or None, output, settings, counts=counted, dev=options["dev"], force=options["force"],
             progress=Bars(as_json, quiet), notify=say,
         )  # fmt: skip
     m = model.manifest

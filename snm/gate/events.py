@@ -19,9 +19,5 @@ def gate_events(extractor: Extractor, matrix: Matrix, text: Text) -> GateEvents:
     made, filled = GateEvents.empty(text.events, n), 0
     for start, stop in extractor.blocks(0, len(text.tokens)):
         found = row_kernels.find(extractor.keys(text.tokens, start, stop), text.tokens[start:stop], matrix, gate)
-        events = np.flatnonzero(found.row_sum[0] > 0)
-        here = slice(filled, filled + len(events))
-        made.codes[here], made.lengths[here] = found.code.T[events], found.length.T[events]
-        made.sums[here], made.weights[here] = found.row_sum.T[events], found.weight.T[events]
-        filled += len(events)
+        filled += made.add(found, filled)
     return made.first(filled)

@@ -14,9 +14,9 @@ held out: in the training text itself long contexts look certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -27,6 +27,9 @@ from snm.progress import Advance, ignore
 PASSES, RATE = 12, 2e-3
 STEPS_PER_PASS, MIN_BATCH, MAX_BATCH = 256, 64, 2048
 VALID_SHARE = 0.1  # of the held-out text, its end: not trained on, it shows whether the gate helps
+REFIT_RATE, PULL = 5e-4, 100.0  # of a gate for another text
+NEW_ROWS_PULL = 10.0  # of a gate that has new rows too, at the whole rate
+OFFSETS = np.linspace(-8, 4, 25, dtype=np.float32)
 MIN_EVENTS = 2000  # of held-out text, to learn a gate at all
 
 
@@ -52,12 +55,26 @@ class GateEvents:
         self.codes, self.lengths, self.sums, self.weights = code, length, row_sum, weight
 
     @classmethod
+    def joined(cls, parts: Sequence[GateEvents]) -> GateEvents:
+        """The events of several texts."""
+        names = "codes", "lengths", "sums", "weights"
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    @classmethod
     def empty(cls, events: int, templates: int) -> GateEvents:
         types = np.uint8, np.float32, np.float32, np.float32
         return cls(*(np.empty((events, templates), dtype) for dtype in types))
 
     def first(self, n: int) -> GateEvents:
         return GateEvents(self.codes[:n], self.lengths[:n], self.sums[:n], self.weights[:n])
+
+    def add(self, found: Any, at: int) -> int:
+        """Write the events of a block from event `at` on; return how many there are. `found`: `kernels.rows.Found`"""
+        events = np.flatnonzero((found.row_sum[0] > 0) & found.weight.any(axis=0))
+        here = slice(at, at + len(events))
+        self.codes[here], self.lengths[here] = found.code.T[events], found.length.T[events]
+        self.sums[here], self.weights[here] = found.row_sum.T[events], found.weight.T[events]
+        return len(events)
 
     @staticmethod
     def bytes_needed(templates: int) -> int:
@@ -90,6 +107,14 @@ class GateTrainer(Protocol):
         """A copy of the gate's flat array."""
 
 
+def initial_gate(templates: int, units: int, random: np.random.Generator) -> np.ndarray:
+    """A gate whose hidden layer is random, and which changes nothing yet, as a flat array."""
+    flat = np.zeros(gate_size(templates, units), np.float32)
+    gate, bound = Gate.of(flat, templates), 1 / math.sqrt(templates * INPUTS)
+    gate.hidden[:] = random.uniform(-bound, bound, gate.hidden.shape)
+    return flat
+
+
 def fit(
     events: GateEvents, units: int, seed: int = 1, advance: Advance = ignore,
     trainer: Callable[[np.ndarray], GateTrainer] | None = None,
@@ -98,12 +123,8 @@ def fit(
 
     `trainer` makes a trainer from the initial flat array; by default it is a NumpyGateTrainer.
     """
-    templates = events.templates
     random = np.random.default_rng(seed)
-    flat = np.zeros(gate_size(templates, units), np.float32)
-    gate = Gate.of(flat, templates)
-    bound = 1 / math.sqrt(templates * INPUTS)
-    gate.hidden[:] = random.uniform(-bound, bound, gate.hidden.shape)
+    flat = initial_gate(events.templates, units, random)
     training = NumpyGateTrainer(flat, events) if trainer is None else trainer(flat)
     n = len(events) - int(len(events) * VALID_SHARE)
 
@@ -128,6 +149,49 @@ def fit(
             if report.perplexities[-1] == min(report.perplexities):
                 best = training.weights()
     return best, report
+
+
+def refit(
+    events: GateEvents, start: np.ndarray, seed: int = 1, advance: Advance = ignore, rate: float = REFIT_RATE,
+    pull: float = PULL,
+) -> tuple[np.ndarray, GateReport]:  # fmt: skip
+    """A gate for another text, from the gate `start`, and a report, whose perplexities are of the same events.
+
+    The weights are pulled to those of `start` with the strength of `pull` events, so that little text changes little.
+    None of the events is set aside: passes are not chosen by a part that may be a few words.
+    """
+    random, n = np.random.default_rng(seed), len(events)
+    training = NumpyGateTrainer(start, events, pull / max(1, n))
+    report = GateReport(n, math.exp(_mean_loss(training, n)), [])
+    batch = min(max(n // STEPS_PER_PASS, MIN_BATCH), MAX_BATCH)
+    done, steps = 0, PASSES * -(-n // batch)
+    with threadpool_limits(1, "blas"):
+        for _ in range(PASSES if n else 0):
+            order = random.permutation(n)
+            for begin in range(0, n, batch):
+                done += 1
+                training.step(order[begin : begin + batch], rate * _schedule(done / steps))
+                advance(len(order[begin : begin + batch]))
+        report.perplexities.append(math.exp(_mean_loss(training, n)))
+    return training.weights(), report
+
+
+def balance(events: GateEvents, flat: np.ndarray, groups: Sequence[tuple[int, int]]) -> np.ndarray:
+    """The gate with one of OFFSETS added to the offsets of each group of templates [begin, end): the best one."""
+    flat = flat.copy()
+    offset = Gate.of(flat, events.templates).offset
+    for begin, end in [*groups, *groups]:  # twice: the best for one group depends on the others
+        own, losses = offset[begin:end].copy(), []
+        for constant in OFFSETS:
+            offset[begin:end] = own + constant
+            losses.append(_mean_loss(NumpyGateTrainer(flat, events), len(events)))
+        offset[begin:end] = own + OFFSETS[int(np.argmin(losses))]
+    return flat
+
+
+def _mean_loss(training: GateTrainer, events: int) -> float:
+    parts = [slice(begin, min(begin + 4096, events)) for begin in range(0, events, 4096)]
+    return sum(training.loss(part) for part in parts) / max(1, events)
 
 
 def _schedule(done: float) -> float:
@@ -161,13 +225,17 @@ def loss_and_gradient(
 class NumpyGateTrainer:
     """Trains the gate with NumPy, by Adam (Kingma and Ba, 2015)."""
 
-    def __init__(self, flat: np.ndarray, events: GateEvents) -> None:
+    def __init__(self, flat: np.ndarray, events: GateEvents, pull: float = 0.0) -> None:
+        """`pull`: how strongly the weights are pulled to the initial ones: half of it times the squared distance."""
         self.flat, self.events, self.steps = flat.copy(), events, 0
+        self._start, self._pull = flat.copy(), np.float32(pull)
         self.gate = Gate.of(self.flat, events.templates)
         self._mean, self._square = np.zeros_like(flat), np.zeros_like(flat)
 
     def step(self, chosen: np.ndarray, rate: float) -> None:
         _, gradient = loss_and_gradient(self.gate, *self.events.batch(chosen))
+        if self._pull:
+            gradient += self._pull * (self.flat - self._start)
         self.steps += 1
         self._mean += np.float32(0.1) * (gradient - self._mean)
         self._square += np.float32(0.001) * (gradient * gradient - self._square)

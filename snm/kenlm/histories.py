@@ -35,8 +35,8 @@ def ngram_length(model: LanguageModel, state: bytes, word: int) -> int:
     if isinstance(model, StatefulMixture):
         ends = np.cumsum([0, *(4 * member.state_width for member in model.members)]).tolist()
         parts = [state[start:end] for start, end in pairwise(ends)]
-        members = zip(model.members, parts, model._ids, strict=True)
-        return max(ngram_length(member, part, int(ids[word])) for member, part, ids in members)
+        members = zip(model.members, parts, model._maps, strict=True)
+        return max(ngram_length(member, part, int(words.ids[word])) for member, part, words in members)
     tokens = np.frombuffer(state, IDS) ^ IDS.type(model.vocabulary.tag)
     begins = np.flatnonzero(tokens == BEGIN)
     return max(_lengths(model, tokens[begins[-1] if len(begins) else 0 :], word), default=1)

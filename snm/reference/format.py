@@ -40,6 +40,7 @@ def read_model(path: str | Path) -> Model:
             raise ValueError(f"{path / name}: size or checksum differ from the manifest's")
     kinds: dict[str, type[Model]] = {
         "snm": SnmModel, "backoff": BackoffModel, "hsme": NetworkModel, "rnn": NetworkModel, "mixture": MixtureModel,
+        "sources": SourcesModel,
     }  # fmt: skip
     return kinds[manifest["kind"]](path, manifest)
 
@@ -265,22 +266,80 @@ class BackoffModel(RowModel):
         return 0.0
 
 
+def lacking_words(words: Sequence[str], closed: bool, member: Model) -> list[str]:
+    """The words of a union that a member lacks, and `<UNK>` if it alone is closed."""
+    own = set(member.words)
+    found = [word for word in words if word not in own]
+    return found + ["<UNK>"] * (member.manifest["vocabulary"]["closed"] and not closed)
+
+
 class MixtureModel(Model):
-    """A weighted sum of models, whose vocabularies may be in different orders."""
+    """A weighted sum of models, whose vocabularies may differ."""
 
     def _read_words(self) -> list[str]:
         self.members = [read_model(self.path / name) for name in self.manifest["members"]]
-        return self.members[0].words
+        return super()._read_words() if "shares" in self.manifest else self.members[0].words
 
     def _open(self) -> None:
         self.ids = [{word: i for i, word in enumerate(member.words)} for member in self.members]
+        closed = self.manifest["vocabulary"]["closed"]
+        self.lacking = [lacking_words(self.words, closed, member) for member in self.members]
 
     def _score(self, context: Context, target: int) -> float:
-        p = 0.0
-        for weight, member, ids in zip(self.manifest["weights"], self.members, self.ids, strict=True):
-            here = [ids[self.words[token]] for token in (*context, target)]
-            p += weight * member.probability(here[:-1], here[-1])
-        return p
+        weights: list[float] = self.manifest["weights"]
+        return sum(weight * self.member_score(i, context, target) for i, weight in enumerate(weights))
+
+    def member_score(self, i: int, context: Context, target: int) -> float:
+        """What a member gives to a word of the union."""
+        member, ids, lacking = self.members[i], self.ids[i], self.lacking[i]
+        here, word = [ids.get(self.words[token], UNKNOWN) for token in context], self.words[target]
+        p = float(member.probability(here, ids.get(word, UNKNOWN)))
+        if not lacking:
+            return p
+        share = float(self.manifest["shares"][i])
+        if member.manifest["vocabulary"]["closed"]:
+            return share / len(lacking) if word in lacking else (1 - share) * p
+        if word in lacking:
+            return p * share / len(lacking)
+        return p * (1 - share) if target == UNKNOWN else p
+
+
+class SourcesModel(Model):
+    """SNMs whose rows one gate weighs together."""
+
+    def _open(self) -> None:
+        self.members = [read_model(self.path / name) for name in self.manifest["members"]]
+        self.ids = [{word: i for i, word in enumerate(member.words)} for member in self.members]
+        closed, n = self.manifest["vocabulary"]["closed"], 0
+        self.lacking = [lacking_words(self.words, closed, member) for member in self.members]
+        for member in self.members:
+            assert isinstance(member, SnmModel)
+            n += len(member.spec.templates)
+        if self.manifest["gate"] is not None:
+            units = self.manifest["gate"]["units"]
+            w, a, v, b = np.split(self._array("gate"), np.cumsum([n * 4 * units, units, n * units]))
+            self.gate = w.reshape(n, 4, units), a, v.reshape(n, units), b
+
+    def _score(self, context: Context, target: int) -> float:
+        rows: list[Row | None] = []
+        weights: list[float] = []
+        for member, ids, lacking, share in zip(
+            self.members, self.ids, self.lacking, self.manifest["shares"], strict=True
+        ):
+            assert isinstance(member, SnmModel)
+            found = member.event_rows([ids.get(self.words[token], UNKNOWN) for token in context])
+            word, factor = self.words[target], 1.0
+            if lacking and not member.manifest["vocabulary"]["closed"]:
+                factor = share / len(lacking) if word in lacking else 1 - share if target == UNKNOWN else 1.0
+            own = ids.get(word, UNKNOWN)
+            rows += found
+            weights += [0.0 if row is None else factor * row.weights.get(own, 0.0) for row in found]
+        scales = [0.0 if row is None else 1.0 for row in rows]
+        if self.manifest["gate"] is not None:
+            inputs = [None if r is None else (2 ** (r.count_code / 8), len(r.weights), r.row_sum) for r in rows]
+            scales = paper.gate_weights(inputs, self.gate)
+        y = sum(scale * weight for scale, weight in zip(scales, weights, strict=True))
+        return y / sum(scale * row.row_sum for scale, row in zip(scales, rows, strict=True) if row is not None)
 
 
 class NetworkModel(Model):

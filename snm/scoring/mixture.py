@@ -14,10 +14,10 @@ import numpy as np
 
 from snm import manifest
 from snm.arguments import shown
-from snm.errors import FormatError, SettingsError
+from snm.errors import FormatError
 from snm.model import LanguageModel, StatefulModel, wrong_state
+from snm.scoring.unions import Words
 from snm.text.spelling import Spelling
-from snm.text.vocabulary import Vocabulary
 
 
 class MixtureModel(LanguageModel):
@@ -34,9 +34,15 @@ class MixtureModel(LanguageModel):
                 f"{self.path} is damaged: {len(members)} members with the weights {shown(self.weights.tolist())}; "
                 f"expected a weight for each, 0 or more"
             )
-        self.vocabulary = self.members[0].vocabulary
+        shares = self.manifest.get("shares", [0.0] * len(members))  # where no member lacks a word there are none
         with manifest.opening(self.path):
-            self._ids = [ids_in(member.vocabulary, self.vocabulary) for member in self.members]
+            self.vocabulary = self.members[0].vocabulary
+            if "shares" in self.manifest:
+                self.vocabulary = manifest.read_vocabulary(self.path, self.manifest)
+            self._maps = [
+                Words.of(member.vocabulary, self.vocabulary, share)
+                for member, share in zip(members, shares, strict=True)
+            ]
 
         self.spelling = self._spelling_of_members()
 
@@ -57,14 +63,15 @@ class MixtureModel(LanguageModel):
 
     def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
         total = np.zeros(len(tokens), np.float64)
-        for weight, member, ids in zip(self.weights, self.members, self._ids, strict=True):
-            total += weight * member.probabilities(ids[tokens], threads=threads)
+        for weight, member, words in zip(self.weights, self.members, self._maps, strict=True):
+            total += weight * words.shared(member.probabilities(words.own(tokens), threads=threads), tokens)
         return total
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         total = np.zeros(len(self.vocabulary), np.float64)
-        for weight, member, ids in zip(self.weights, self.members, self._ids, strict=True):
-            total += weight * member.distribution(ids[context])[ids]
+        for weight, member, words in zip(self.weights, self.members, self._maps, strict=True):
+            p = member.distribution(words.own(context))
+            total += weight * (p if words.same else words.scale * p[words.ids] + words.constant)
         return total
 
     def faults(self) -> Iterator[tuple[bool, str]]:
@@ -89,27 +96,29 @@ class StatefulMixture(MixtureModel, StatefulModel):
         size, plan = self._stepping
         if not isinstance(state, bytes) or len(state) != size:
             raise wrong_state(f"a state of type {type(state).__name__}")
-        number = None if isinstance(word, str) else self._id_of(word)
+        number = self._id_of(word)
         p, after = 0.0, b""
-        for weight, step, ids, part in plan:
-            score, new = step(state[part], word if number is None else int(ids[number]))
-            if not math.isnan(score):
-                p += weight * 10.0**score
+        for weight, step, words, part in plan:
+            score, new = step(state[part], number if words.same else int(words.ids[number]))
+            alone = 0.0 if math.isnan(score) else 10.0**score
+            p += weight * (alone if words.whole else float(words.scale[number]) * alone + float(words.constant[number]))
             after += new
         return math.log10(p) if p else math.nan, after
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         candidates, total = self._candidates(states, words), np.zeros(())
-        for weight, member, ids, part in zip(self.weights, self.members, self._ids, self._parts(states), strict=True):
-            total = total + weight * np.nan_to_num(10.0 ** member.expand(part, ids[candidates]), nan=0.0)
+        plan = zip(self.weights, self.members, self._maps, self._parts(states), strict=True)
+        for weight, member, mapped, part in plan:
+            p = np.nan_to_num(10.0 ** member.expand(part, mapped.own(candidates)), nan=0.0)
+            total = total + weight * mapped.shared(p, candidates)
         with np.errstate(divide="ignore"):
             return np.where(total > 0, np.log10(total), np.nan)
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
         candidates = self._candidates(states, words)
         chosen = self._chosen(chosen, len(states) * candidates.shape[-1])
-        parts = zip(self.members, self._ids, self._parts(states), strict=True)
-        return np.hstack([member.follow(part, ids[candidates], chosen) for member, ids, part in parts])
+        parts = zip(self.members, self._maps, self._parts(states), strict=True)
+        return np.hstack([member.follow(part, mapped.own(candidates), chosen) for member, mapped, part in parts])
 
     def _parts(self, states: np.ndarray) -> list[np.ndarray]:
         """The members' states. (n, width) each"""
@@ -117,30 +126,15 @@ class StatefulMixture(MixtureModel, StatefulModel):
         return [np.ascontiguousarray(part) for part in np.split(states, ends, axis=1)]
 
     @cached_property
-    def _stepping(self) -> tuple[int, list[tuple[float, Any, np.ndarray, slice]]]:
-        """Bytes of a state; weight, `step`, ids and part of the state of each member. Cached: it halves the time."""
+    def _stepping(self) -> tuple[int, list[tuple[float, Any, Words, slice]]]:
+        """Bytes of a state; weight, `step`, words and part of the state of each member. Cached: it halves the time."""
         ends = np.cumsum([4 * member.state_width for member in self.members]).tolist()
         parts = [slice(begin, end) for begin, end in pairwise([0, *ends])]
         steps = [member.step for member in self.members]
-        return ends[-1], list(zip(self.weights.tolist(), steps, self._ids, parts, strict=True))
+        return ends[-1], list(zip(self.weights.tolist(), steps, self._maps, parts, strict=True))
 
 
 def open_mixture(path: str | Path, members: list[LanguageModel]) -> MixtureModel:
     """The mixture in a folder: a stateful model if all its members are."""
     stateful = all(isinstance(member, StatefulModel) for member in members)
     return (StatefulMixture if stateful else MixtureModel)(path, members)
-
-
-def ids_in(vocabulary: Vocabulary, other: Vocabulary) -> np.ndarray:
-    """The id in `vocabulary` of each word of `other`, which has the same words in any order. (words,) uint32"""
-    if vocabulary == other:
-        return np.arange(len(other), dtype=np.uint32)
-    differing = sorted(set(other.words) ^ set(vocabulary.words))
-    if differing or (vocabulary.closed, vocabulary.document) != (other.closed, other.document):
-        what = "one is closed" if vocabulary.closed != other.closed else "one reads documents, the other sentences"
-        if differing:
-            what = f"{len(differing):,} words are in one only, such as {differing[0]!r}"
-        raise SettingsError(
-            f"models of different vocabularies cannot be mixed: {what}; train them with the same --vocab"
-        )
-    return vocabulary.ids_of(other.words)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba.core.errors import NumbaError
@@ -25,7 +25,10 @@ from snm.matrix.reading import open_matrix
 from snm.model import IDS, Explanation, Part, StatefulModel, contiguous, wrong_state
 from snm.scoring.beams import BeamScorer, SnmBeams
 from snm.scoring.texts import TextScorer
-from snm.text.encoding import Sentence
+from snm.text.encoding import Sentence, Sentences, Text
+
+if TYPE_CHECKING:
+    from snm.gate.fitting import GateEvents
 
 # The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are not
 # arrays. Checking each argument before the call took a tenth of the time of scoring a beam.
@@ -202,6 +205,23 @@ class SnmModel(RowModel):
         y /= (scale * found.row_sum[:, 0]).sum()
         return y
 
+    def adapt(self, sentences: Text | Sentences, output: str | Path, **how: Any) -> SnmModel:
+        from snm.scoring.adapting import adapt_gate
+
+        adapt_gate(self, self.gate, sentences, output, **how)
+        return SnmModel(output)
+
+    def gate_events(self, text: Text) -> GateEvents:
+        """The rows of a text's events, which a gate is learned on."""
+        from snm.gate.fitting import GateEvents
+
+        n = self.extractor.n_templates
+        made, filled, ungated = GateEvents.empty(text.events, n), 0, Gate.of(np.zeros(n, np.float32), n)
+        for start, stop in self.extractor.blocks(0, len(text.tokens)):
+            keys = self.extractor.keys(text.tokens, start, stop)
+            filled += made.add(row_kernels.find(keys, text.tokens[start:stop], self.matrix, ungated), filled)
+        return made.first(filled)
+
     def faults(self) -> Iterator[tuple[bool, str]]:
         m = self.matrix
         disorder = m.starts[0] != 0 or (m.starts[1:] < m.starts[:-1]).any()
@@ -225,15 +245,13 @@ class SnmModel(RowModel):
         denominator = row_sums.sum()
         shares = scale * found.weight[:, 0] / denominator
         parts = [
-            Part(
-                self._feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q])
-            )
+            Part(self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]))
             for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()
         ]
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 
-    def _feature_text(self, q: int, context: np.ndarray) -> str:
+    def feature_text(self, q: int, context: np.ndarray) -> str:
         """The feature of template q after `context`, as the paper writes it: [brown skip-2 over the lazy].
 
         A ~ stands before a word that is represented by its class.

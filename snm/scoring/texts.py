@@ -49,18 +49,14 @@ class TextScorer:
             prefault(getattr(self.matrix, name) for name in ARRAYS)
             self._prefaulted = True
         probabilities = np.zeros(len(tokens), np.float64)
-        size = min(MAX_EVENTS, MAX_BYTES // self._bytes_per_event(), -(-len(tokens) // max(1, threads)))
+        size = min(MAX_EVENTS, MAX_BYTES // self.bytes_per_event(), -(-len(tokens) // max(1, threads)))
         blocks = -(-size // self.extractor.block)
         size = blocks * self.extractor.block if blocks > 1 else max(1, size)
         idle = self._idle if blocks <= 1 else []
 
         def score(part: tuple[int, int]) -> None:
             scratch = self._take_scratch(idle, blocks)
-            for keys, (start, stop) in zip(scratch.keys, self.extractor.blocks(*part), strict=False):
-                if stop - start == self.extractor.block:
-                    self.extractor.keys(tokens, start, stop, keys)
-                else:
-                    keys[:, : stop - start] = self.extractor.keys(tokens, start, stop)
+            self.write_keys(tokens, part, scratch)
             here = slice(*part)
             scoring_kernels.score(tokens[here], self.matrix, self.gate, scratch, probabilities[here])
             idle.append(scratch)
@@ -68,7 +64,15 @@ class TextScorer:
         parallel.run(score, [(k, min(k + size, len(tokens))) for k in range(0, len(tokens), size)], threads)
         return probabilities
 
-    def _bytes_per_event(self) -> int:
+    def write_keys(self, tokens: np.ndarray, part: tuple[int, int], scratch: Any) -> None:
+        """Write the keys of the events whose targets are tokens[slice(*part)] to the scratch memory."""
+        for keys, (start, stop) in zip(scratch.keys, self.extractor.blocks(*part), strict=False):
+            if stop - start == self.extractor.block:
+                self.extractor.keys(tokens, start, stop, keys)
+            else:
+                keys[:, : stop - start] = self.extractor.keys(tokens, start, stop)
+
+    def bytes_per_event(self) -> int:
         n = self.extractor.n_templates
         return 9 * n + 20 * (n - 1) + 24 * self._longest_round
 
@@ -77,9 +81,10 @@ class TextScorer:
         try:
             return idle.pop()
         except IndexError:
-            return self._make_scratch(max(1, blocks))
+            return self.make_scratch(max(1, blocks))
 
-    def _make_scratch(self, blocks: int) -> Any:
+    def make_scratch(self, blocks: int) -> Any:
+        """Scratch memory for so many of the extractor's blocks of events."""
         n, events = self.extractor.n_templates, blocks * self.extractor.block
         return Scratch(
             parents=self._parents,

@@ -80,6 +80,14 @@ def find_files(sources: Files) -> list[str]:
     return files
 
 
+def is_text(source: str) -> bool:
+    """Whether there is a file, a folder or a glob of this name."""
+    try:
+        return bool(source) and bool(_files_named(source) or Path(source).exists())
+    except (OSError, ValueError):  # such as a name that is too long
+        return False
+
+
 def _files_named(source: str) -> list[str]:
     if is_url(source):
         return files_at(source)

@@ -1,0 +1,299 @@
+"""Models of several sources: an SNM of each text, and one gate over the rows of all, learned on a dev text.
+
+The sources have one vocabulary and one set of word classes, which are learned from all texts together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from snm.arguments import shown
+from snm.errors import InputError, SettingsError
+from snm.gate.fitting import (
+    MIN_EVENTS,
+    NEW_ROWS_PULL,
+    PASSES,
+    RATE,
+    GateEvents,
+    GateReport,
+    balance,
+    fit,
+    initial_gate,
+    refit,
+)
+from snm.layouts.gate import Gate
+from snm.loading import load
+from snm.manifest import describe_kind
+from snm.model import LanguageModel
+from snm.progress import Notify, Progress, ignore, silent
+from snm.remote import is_url
+from snm.scoring.model import SnmModel
+from snm.scoring.sources import Member, SourcesModel, events_of
+from snm.scoring.unions import Words, share_of
+from snm.settings import CLUSTER, Settings
+from snm.storage import VOCABULARY, ModelWriter
+from snm.text import classes as word_classes
+from snm.text.encoding import Sentences, Text, as_lines, encode_files, read_corpus, read_vocabulary
+from snm.text.files import STDIN, BadLines, Sources, are_files, are_given, find_files, is_text, names, read_lines
+from snm.text.sampling import sample_sentences
+from snm.text.vocabulary import Vocabulary
+
+NAME = re.compile(r"\w[\w.-]{0,63}")
+_NAMED = re.compile(r"([^=/\\:]*)=(.*)", re.DOTALL)
+MAX_DEV = 300_000  # tokens of the dev text that the gate is learned on
+GATE_SHARE = 0.25  # of the memory, for the rows of the dev text
+TrainSource = Callable[[Text, Vocabulary, np.ndarray | None, Path, Settings, Progress, Notify], None]
+"""`snm.pipeline.train_source`: writes the SNM of a text."""
+
+
+def named_sources(arguments: Sequence[str]) -> Sequence[str] | dict[str, str]:
+    """Arguments NAME=TEXT as a mapping; the arguments themselves if they name files.
+
+    An argument that is the name of a file, a folder or a glob, or a URL, is that file even if it has a `=`.
+    """
+    found = [None if is_url(a) or is_text(a) else _NAMED.fullmatch(a) for a in arguments]
+    if not any(found):
+        return arguments
+    named: dict[str, str] = {}
+    for argument, match in zip(arguments, found, strict=True):
+        if match is None:
+            raise SettingsError(f"{shown(argument)} has no name, others have; expected NAME=TEXT for each source")
+        name, text = match.groups()
+        check_name(name)
+        if name in named:
+            raise SettingsError(
+                f"the source {shown(name)} is there twice; give each source a name of its own, and several files of "
+                f"one source as a folder or a glob"
+            )
+        named[name] = text
+    return named
+
+
+def check_name(name: Any) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise SettingsError(
+            f"a source is named {shown(name)}; expected up to 64 letters, digits, and . _ - after the first character"
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class Work:
+    """What training with sources is handed: settings, and who is told about it."""
+
+    settings: Settings
+    train: TrainSource
+    progress: Progress = silent
+    notify: Notify = ignore
+
+
+def train_sources(
+    sources: Mapping[str, Sources], output: str | Path, dev: Sources | None, force: bool, work: Work
+) -> LanguageModel:
+    """Train a model of several named sources; see `snm.train`."""
+    given = _check(sources, dev, work.settings)
+    with ModelWriter(output, force, work.notify) as writer:
+        vocabulary, classes = _learn_words(given, writer, work)
+        text = _dev_text(given.dev, vocabulary, work)
+        members = []
+        for i, (name, source) in enumerate(given.texts.items()):
+            members.append(_train_one(name, source, vocabulary, classes, writer.folder / f"member{i}", writer, work))
+        s, shares = work.settings, [share_of(model.vocabulary, vocabulary, text) for model in members]
+        gate = None
+        if s.gate:
+            rows = members_of(members, given.texts, vocabulary, shares)
+            sizes = [member.extractor.n_templates for member in rows]
+            gate = fit_gate(dev_events(rows, text, s), sizes, s, None, work)
+            del rows
+        write(writer, vocabulary, list(given.texts), members, shares, gate, s.threads)
+    return load(output)
+
+
+@dataclass(frozen=True)
+class _Given:
+    texts: dict[str, Sources]
+    dev: Sources
+
+
+def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> _Given:
+    """The sources and the dev text, so that they can be read twice; an error where something cannot be right."""
+    if not sources:
+        raise InputError("no sources given; expected a text for each name")
+    for what, wrong in (
+        (f"a model of kind {s.model!r}", s.model != "snm"), ("resume", s.resume),
+        (f"engine {s.engine}", s.engine in CLUSTER), ("the multinomial loss", s.training.loss == "multinomial"),
+        ("several passes", s.training.passes > 1),
+    ):  # fmt: skip
+        if wrong:
+            raise SettingsError(f"{what} is not for several sources; leave out the names, or train another model")
+    if dev is None:
+        raise SettingsError(
+            "several sources need a dev text, by which they are weighed; give text of the domain that the model is for "
+            "(--dev)"
+        )
+    texts: dict[str, Sources] = {}
+    for name, source in sources.items():
+        check_name(name)
+        if not are_given(source):
+            raise InputError(f"the source {name} has no text; expected files or sentences")
+        texts[name] = source if are_files(source) else _Sentences(list(cast("Iterable[Any]", source)))
+        if STDIN in _listed(source):
+            raise SettingsError(f"the source {name} is standard input, which cannot be read twice; save it to a file")
+    for source in (*texts.values(), dev):
+        if are_files(source) and STDIN not in _listed(source):
+            find_files(source)
+    return _Given(texts, dev)
+
+
+class _Sentences:
+    """Sentences that can be read twice. A list of strings would name files."""
+
+    def __init__(self, sentences: list[Any]) -> None:
+        self._sentences = sentences
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._sentences)
+
+
+def _listed(source: Sources) -> Sequence[Any]:
+    if isinstance(source, str):
+        return [source]
+    return source if isinstance(source, list | tuple) else []
+
+
+def _learn_words(given: _Given, writer: ModelWriter, work: Work) -> tuple[Vocabulary, np.ndarray | None]:
+    """The vocabulary of all texts, or the one that was given, and the class of each word where features use classes."""
+    s, whole = work.settings, _together(list(given.texts.values()), work.settings.on_error)
+    with work.progress("reading", 0) as bar:
+        if s.vocab is not None:
+            vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, None, work.notify)
+            text = encode_files(whole, vocabulary, bar, writer.spool, s.on_error, work.notify)
+        else:
+            text, vocabulary = read_corpus(
+                whole,
+                s.min_count,
+                s.max_words,
+                s.closed,
+                bar,
+                s.document,
+                1,
+                writer.spool,
+                s.on_error,
+                None,
+                work.notify,
+            )
+    if not s.spec.has_classes or not text.events:
+        return vocabulary, None
+    with work.progress("word classes", word_classes.PASSES * min(len(vocabulary), word_classes.FREQUENT)) as bar:
+        return vocabulary, word_classes.learn_classes(text, len(vocabulary), s.classes, s.seed, bar, s.memory // 2)
+
+
+def _together(texts: list[Sources], on_error: str) -> Sources:
+    """All texts as one: a list of files, or their lines."""
+    if all(are_files(text) for text in texts):
+        return [file for text in texts for file in find_files(text)]  # type: ignore[arg-type]
+
+    def lines() -> Iterator[Any]:
+        for text in texts:
+            if are_files(text):
+                for some in read_lines(find_files(text), BadLines(on_error)):
+                    yield from some
+            else:
+                yield from as_lines(cast("Sentences", text), None, on_error)
+
+    return lines()
+
+
+def _dev_text(dev: Sources, vocabulary: Vocabulary, work: Work) -> Text:
+    text = encode_files(dev, vocabulary, on_error=work.settings.on_error, notify=work.notify)
+    if not text.events:
+        raise InputError(f"{names(dev)}: no words; expected held-out text, one sentence a line")
+    return text
+
+
+def _train_one(
+    name: str, source: Sources, vocabulary: Vocabulary, classes: np.ndarray | None, folder: Path, writer: ModelWriter,
+    work: Work,
+) -> SnmModel:  # fmt: skip
+    """The SNM of a source, which has no gate of its own."""
+    s = replace(work.settings, gate=0)
+    text = encode_files(source, vocabulary, join=writer.spool, on_error=s.on_error, notify=work.notify)
+    if not text.events:
+        raise InputError(f"the source {name} ({names(source)}) has no words; expected one sentence a line")
+    work.train(text, vocabulary, classes, folder, s, work.progress, lambda message: work.notify(f"{name}: {message}"))
+    model = load(folder)
+    assert isinstance(model, SnmModel)
+    return model
+
+
+# ---------------------------------------------------------------------------------------------
+# the gate over the members' rows, and the folder
+
+
+def write(
+    writer: ModelWriter, vocabulary: Vocabulary, source_names: list[str], models: list[SnmModel], shares: list[float],
+    gate: tuple[np.ndarray, GateReport] | None, threads: int,
+) -> None:  # fmt: skip
+    """Finish the folder of a model whose members' folders are in it."""
+    described = None
+    if gate is not None:
+        flat, report = gate
+        writer.array("gate", "<f4").append(flat)
+        templates = sum(model.extractor.n_templates for model in models)
+        described = {"units": len(Gate.of(flat, templates).bias), **asdict(report)}
+    vocabulary.write(writer.folder / VOCABULARY)
+    lacking = any(not Words.of(model.vocabulary, vocabulary, 0.5).whole for model in models)
+    manifest = {
+        **describe_kind(SourcesModel.kind, vocabulary),
+        **({"requires": ["union"]} if lacking else {}),
+        "members": [f"member{i}" for i in range(len(models))],
+        "names": source_names,
+        "shares": shares,
+        "gate": described,
+        "links": sum(model.manifest["links"] for model in models),
+    }
+    for model in models:  # Windows renames no folder with a file that is mapped
+        model.close()
+    writer.finish(manifest, threads)
+
+
+def members_of(
+    models: Iterable[SnmModel], source_names: Iterable[str], vocabulary: Vocabulary, shares: Iterable[float]
+) -> list[Member]:
+    return [
+        Member(model, name, Words.of(model.vocabulary, vocabulary, share))
+        for model, name, share in zip(models, source_names, shares, strict=True)
+    ]
+
+
+def dev_events(members: list[Member], dev: Text, s: Settings) -> GateEvents:
+    """The rows of a dev text, or of a sample of it that is long enough."""
+    templates = sum(member.extractor.n_templates for member in members)
+    most = min(MAX_DEV, int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(templates))
+    return events_of(members, sample_sentences(dev, most, s.seed))
+
+
+def fit_gate(
+    events: GateEvents, sizes: list[int], s: Settings, start: np.ndarray | None, work: Work
+) -> tuple[np.ndarray, GateReport]:
+    """The gate over the rows of all members: from `start`, or anew if the dev text is long enough for that.
+
+    sizes: the members' numbers of templates.
+    """
+    with work.progress("gating", PASSES * len(events)) as bar:
+        learned = fit(events, s.gate, s.seed, bar) if start is None and len(events) >= MIN_EVENTS else None
+        if learned is None or not learned[1].helps:
+            if start is None:
+                start = initial_gate(events.templates, s.gate, np.random.default_rng(s.seed))
+            groups = list(pairwise(np.cumsum(sizes).tolist()))
+            learned = refit(events, balance(events, start, groups), s.seed, bar, RATE, NEW_ROWS_PULL)
+    flat, report = learned
+    work.notify(f"held-out perplexity {report.ungated:.2f} → {min(report.perplexities):.2f} with a gate")
+    return flat, report
