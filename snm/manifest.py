@@ -54,7 +54,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "mixture": {"members": [str], "weights": [float], "links": SIZE},
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
-EXTENSIONS: tuple[str, ...] = ()
+EXTENSIONS: tuple[str, ...] = ("cache",)
 """What a model's entry `requires` may name: parts of the format without which a reader would give wrong answers."""
 COUNTED_ENTRIES: dict[str, Any] = {
     "features": str,

@@ -271,7 +271,8 @@ def _checked(settings: Settings) -> Settings:
 
 def _check(settings: Settings, dev: Sources | None) -> None:
     """Validate what can be validated before any text is read."""
-    settings.spec  # noqa: B018  raises an error if it cannot be parsed
+    if settings.spec.caches and not settings.gate:
+        raise SettingsError("a cache has no weight without a gate; leave out the cache, or gate=0 (--gate 0)")
     if dev is not None and settings.model not in ("snm", *NEURAL):
         raise SettingsError(f"held-out text is for SNM and neural models; {settings.model!r} does not use it")
     if dev is not None and are_files(dev):
@@ -653,26 +654,33 @@ def fit_gate(
     """Learn the gate on held-out text; None where there is too little text, or where it does not help."""
     s = job.settings
     if not s.gate or text is None:
-        return None
+        return _no_gate(job, extractor)
     if text.events < MIN_EVENTS:
         job.notify(f"{text.events:,} held-out tokens are too few for a gate; at least {MIN_EVENTS:,} are needed")
-        return None
-    most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates)
+        return _no_gate(job, extractor)
+    most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates + len(extractor.spec.caches))
     events = _gate_events(job, extractor, pages, sample_sentences(text, most, s.seed))
     with job.progress("gating", PASSES * len(events)) as bar:
         flat, report = engine.fit_gate(events, s.gate, s.seed, bar)
     steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
     job.notify(f"held-out perplexity {steps} with a gate" if report.helps else f"a gate does not help: {steps}")
-    return (flat, report) if report.helps else None
+    return (flat, report) if report.helps else _no_gate(job, extractor)
+
+
+def _no_gate(job: Job, extractor: Extractor) -> None:
+    if extractor.spec.caches:
+        job.notify("the model has no cache, because it has no gate that would weigh it")
 
 
 def _gate_events(job: Job, extractor: Extractor, pages: dict[str, Any], text: Text) -> GateEvents:
     """The rows of a text's events in the matrix that has been written."""
-    matrix, n = open_matrix(job.writer.load, pages, extractor), extractor.n_templates
+    matrix, caches = open_matrix(job.writer.load, pages, extractor), extractor.cache_reader()
+    n = extractor.n_templates + len(caches)
     gate = Gate.of(np.zeros(n, np.float32), n)
-    made, filled = GateEvents.empty(text.events, n), 0
+    made, filled = GateEvents.empty(text.events, n, len(caches)), 0
     for start, stop in extractor.blocks(0, len(text.tokens)):
-        found = row_kernels.find(extractor.keys(text.tokens, start, stop), text.tokens[start:stop], matrix, gate)
+        keys, cached = extractor.keys(text.tokens, start, stop), caches.rows(text.tokens, start, stop)
+        found = row_kernels.find(keys, text.tokens[start:stop], matrix, gate, cached)
         events = np.flatnonzero(found.row_sum[0] > 0)
         here = slice(filled, filled + len(events))
         made.codes[here], made.lengths[here] = found.code.T[events], found.length.T[events]
@@ -737,6 +745,8 @@ def finish_snm(
         described = {"units": job.settings.gate, **asdict(report)}
     counted.store.remove()
     how = {"text": figures, "pages": pages, "training": training, "gate": described}
+    if extractor.spec.caches:
+        how["requires"] = ["cache"]
     rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]
     _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from snm import parallel
+from snm.features.caches import CacheReader
 from snm.features.extraction import Extractor
 from snm.kernels import scoring as scoring_kernels
 from snm.kernels.scoring import BUCKET_BITS, MEMO_NUMBERS, Scratch
@@ -24,9 +25,9 @@ MAX_BYTES = 1 << 27  # of scratch memory of a thread
 class TextScorer:
     """Scores texts."""
 
-    def __init__(self, extractor: Extractor, matrix: Matrix, gate: Gate, prune: int) -> None:
+    def __init__(self, extractor: Extractor, matrix: Matrix, gate: Gate, prune: int, caches: CacheReader) -> None:
         """`gate` as `Gate.folded` makes it; `prune` as the model was trained."""
-        self.extractor, self.matrix, self.gate = extractor, matrix, gate
+        self.extractor, self.matrix, self.gate, self.caches = extractor, matrix, gate, caches
         min_counts = extractor.min_counts(prune)
         parents = np.array([extractor.spec.parents, extractor.spec.second_parents(min_counts)])
         parents = np.where(parents, parents, parents[::-1])  # a template with one parent has it twice
@@ -60,7 +61,8 @@ class TextScorer:
                 else:
                     keys[:, : stop - start] = self.extractor.keys(tokens, start, stop)
             here = slice(*part)
-            scoring_kernels.score(tokens[here], self.matrix, self.gate, scratch, probabilities[here])
+            cached = self.caches.rows(tokens, *part)
+            scoring_kernels.score(tokens[here], self.matrix, self.gate, cached, scratch, probabilities[here])
             idle.append(scratch)
 
         parallel.run(score, [(k, min(k + size, len(tokens))) for k in range(0, len(tokens), size)], threads)
@@ -68,7 +70,7 @@ class TextScorer:
 
     def _bytes_per_event(self) -> int:
         n = self.extractor.n_templates
-        return 9 * n + 20 * (n - 1) + 24 * self._longest_round
+        return 9 * n + 20 * (n - 1) + 24 * self._longest_round + 16 * len(self.caches)
 
     def _take_scratch(self, idle: list[Any], blocks: int) -> Any:
         """Scratch memory that no other thread uses."""
