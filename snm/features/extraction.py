@@ -9,7 +9,7 @@ from copy import copy
 import numpy as np
 
 from snm.errors import SpecError
-from snm.features.caches import CacheReader
+from snm.features.cache_rows import CacheReader
 from snm.features.families import Family, FamilyKeys, family_named
 from snm.features.specification import FeatureSpec, FeatureType
 from snm.kernels import features as feature_kernels

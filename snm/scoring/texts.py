@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from snm import parallel
-from snm.features.caches import CacheReader
+from snm.features.cache_rows import CacheReader
 from snm.features.extraction import Extractor
 from snm.kernels import scoring as scoring_kernels
 from snm.kernels.scoring import BUCKET_BITS, MEMO_NUMBERS, Scratch
