@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from snm.pipeline import train as train
     from snm.planning.plan import Plan as Plan
     from snm.planning.plan import plan as plan
+    from snm.planning.tuning import Tuning as Tuning
+    from snm.planning.tuning import tune as tune
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
     from snm.settings import Settings as Settings
@@ -67,6 +69,7 @@ _HOME = {
     "StatefulModel": "model",
     "SumReport": "evaluation",
     "TrainingSettings": "adjustment.settings",
+    "Tuning": "planning.tuning",
     "Vocabulary": "text.vocabulary",
     "count_text": "pipeline",
     "export_arpa": "baselines.backoff.arpa",
@@ -78,6 +81,7 @@ _HOME = {
     "paper_settings": "settings",
     "plan": "planning.plan",
     "train": "pipeline",
+    "tune": "planning.tuning",
     "verify": "evaluation",
     "write_vocabulary": "counted",
 }

@@ -286,6 +286,8 @@ def _check(settings: Settings, dev: Sources | None) -> None:
 
 
 def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
+    if job.settings.spec.caches and not job.settings.document:
+        job.notify("a cache has the words of one line: with --document it has those of a document")
     texts = hold_out(job, text, vocabulary, dev)
     vocabulary.drop_table()
     figures = text_figures(job, text, vocabulary)
@@ -747,6 +749,8 @@ def finish_snm(
     how = {"text": figures, "pages": pages, "training": training, "gate": described}
     if extractor.spec.caches:
         how["requires"] = ["cache"]
+    if job.settings.tuning is not None:
+        how["tuning"] = job.settings.tuning
     rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]
     _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how)
 

@@ -43,7 +43,8 @@ class Settings:
     `work` is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
     folder, and used if the run is killed and started again. `vocab`: a file of words, one a line.
     `classes`: how many word classes are learned where the features use them. `document`: the text has documents,
-    separated by blank lines, and features reach across their sentences. `on_error`: what to do with a line that is not
+    separated by blank lines, and features reach across their sentences. `tuning`: how `snm.tune` chose the settings,
+    for the manifest. `on_error`: what to do with a line that is not
     UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text
     and the file of words.
     """
@@ -72,6 +73,7 @@ class Settings:
     address: str | None = None
     work: str | None = None
     resume: bool = False
+    tuning: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         set_whole_numbers(
@@ -90,6 +92,8 @@ class Settings:
             object.__setattr__(self, "vocab", file_path("vocab", self.vocab))
         if self.features is not None and not isinstance(self.features, str):
             raise SettingsError(f"features is {shown(self.features)}; expected a specification: a string")
+        if self.tuning is not None and not isinstance(self.tuning, dict):
+            raise SettingsError(f"tuning is {shown(self.tuning)}; expected what snm.tune made")
         for name in ("address", "work"):
             if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
                 raise SettingsError(f"{name} is {shown(getattr(self, name))}; expected a string")

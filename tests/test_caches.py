@@ -93,7 +93,9 @@ def test_a_cache_needs_a_gate(corpus_file: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no weight without a gate"):
         train(corpus_file, tmp_path / "m", replace(settings, gate=0))
     said: list[str] = []
-    model = train(iter(["the cat sees the cat"] * 10), tmp_path / "m", replace(settings, min_count=1), notify=said.append)
+    model = train(
+        iter(["the cat sees the cat"] * 10), tmp_path / "m", replace(settings, min_count=1), notify=said.append
+    )
     assert "the model has no cache, because it has no gate that would weigh it" in said
     assert model.manifest["gate"] is None
     assert "[cache]" not in [part.feature for part in model.explain("the cat sees the cat")[4].parts]
