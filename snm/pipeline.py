@@ -303,6 +303,8 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     again = adjustment if texts.counted_again else None
     del adjustment  # the gate needs its memory
     gate = fit_gate(job, engine, extractor, pages, texts.gate)
+    if gate is None and extractor.spec.caches:
+        job.notify("the model has no cache, because it has no gate that would weigh it")
     if again is not None:
         how = "counting again" if job.counts is None else "taking the stored counts"
         job.notify(f"{how}, with the text that was held out")
@@ -656,22 +658,17 @@ def fit_gate(
     """Learn the gate on held-out text; None where there is too little text, or where it does not help."""
     s = job.settings
     if not s.gate or text is None:
-        return _no_gate(job, extractor)
+        return None
     if text.events < MIN_EVENTS:
         job.notify(f"{text.events:,} held-out tokens are too few for a gate; at least {MIN_EVENTS:,} are needed")
-        return _no_gate(job, extractor)
+        return None
     most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates + len(extractor.spec.caches))
     events = _gate_events(job, extractor, pages, sample_sentences(text, most, s.seed))
     with job.progress("gating", PASSES * len(events)) as bar:
         flat, report = engine.fit_gate(events, s.gate, s.seed, bar)
     steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
     job.notify(f"held-out perplexity {steps} with a gate" if report.helps else f"a gate does not help: {steps}")
-    return (flat, report) if report.helps else _no_gate(job, extractor)
-
-
-def _no_gate(job: Job, extractor: Extractor) -> None:
-    if extractor.spec.caches:
-        job.notify("the model has no cache, because it has no gate that would weigh it")
+    return (flat, report) if report.helps else None
 
 
 def _gate_events(job: Job, extractor: Extractor, pages: dict[str, Any], text: Text) -> GateEvents:
@@ -746,7 +743,7 @@ def finish_snm(
         job.writer.array("gate", "<f4").append(flat)
         described = {"units": job.settings.gate, **asdict(report)}
     counted.store.remove()
-    how = {"text": figures, "pages": pages, "training": training, "gate": described}
+    how: dict[str, Any] = {"text": figures, "pages": pages, "training": training, "gate": described}
     if extractor.spec.caches:
         how["requires"] = ["cache"]
     if job.settings.tuning is not None:

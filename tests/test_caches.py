@@ -31,7 +31,7 @@ def slow_row(segment: list[int], k: int, cache: Cache, never: int) -> tuple[int,
     words, before = 0, segment[k - cache.adjacent : k] if cache.adjacent <= k else None
     for j in range(max(1, k - cache.words, cache.adjacent), k):
         if segment[j] != never and segment[j - cache.adjacent : j] == before:
-            weights[segment[j]] += 0.5 ** ((k - j) / cache.half)  # type: ignore[assignment]
+            weights[segment[j]] += 0.5 ** ((k - j) / cache.half)
             words += 1
     mass = sum(weights.values())
     return words, mass, 0.0 if segment[k] == never or not words else weights[segment[k]] / mass

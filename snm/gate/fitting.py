@@ -60,7 +60,7 @@ class GateEvents:
     @classmethod
     def empty(cls, events: int, templates: int, caches: int = 0) -> GateEvents:
         types = np.uint8, np.float32, np.float32, np.float32
-        return cls(*(np.empty((events, templates), dtype) for dtype in types), caches)
+        return cls(*(np.empty((events, templates), dtype) for dtype in types), caches=caches)
 
     def first(self, n: int) -> GateEvents:
         return GateEvents(self.codes[:n], self.lengths[:n], self.sums[:n], self.weights[:n], self.caches)

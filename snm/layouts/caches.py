@@ -30,8 +30,8 @@ class Caches(NamedTuple):
         decay = 0.5 ** (distance / half[:, None])
         decay[:, 0] = 0.0
         codes = np.round(CODES_PER_OCTAVE * np.log2(np.maximum(distance, 1))).clip(0, 255).astype(np.float32)
-        made = (np.ascontiguousarray(part) for part in (adjacent, words, decay, np.cumsum(decay, axis=1), codes))
-        return cls(*made, never_a_target)
+        adjacent, words = np.ascontiguousarray(adjacent), np.ascontiguousarray(words)
+        return cls(adjacent, words, decay, np.cumsum(decay, axis=1), codes, never_a_target)
 
     @property
     def span(self) -> int:

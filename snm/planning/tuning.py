@@ -23,7 +23,7 @@ from snm.planning.sample import Sample, seekable_files, take_sample
 from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.settings import CLUSTER, Settings
 from snm.text.encoding import encode_files
-from snm.text.files import Files, are_files, are_given
+from snm.text.files import Files, are_files
 
 DEFAULT_SECONDS = 300.0
 BYTES_PER_SECOND = 30_000  # of the sample: so that about ten models fit into the time
@@ -77,7 +77,7 @@ def tune(
     files = seekable_files(sources)
     with tempfile.TemporaryDirectory(prefix="snm-tune-") as folder, progress("tuning", int(seconds)) as bar:
         sample = take_sample(files, Path(folder), int(seconds * BYTES_PER_SECOND), settings)
-        search = _Search(sample, settings, dev if are_given(dev) else None, begun + seconds, bar, notify)
+        search = _Search(sample, settings, dev or None, begun + seconds, bar, notify)
         search.run([name for name in TUNED if name not in keep])
     chosen = {name: _value(search.best, name) for name in TUNED}
     made = Tuning(search.best, chosen, search.trials, search.sample_tokens, search.choice_tokens, search.complete)

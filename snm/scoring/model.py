@@ -184,9 +184,10 @@ class SnmModel(RowModel):
     def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
         return self._scorer.probabilities(tokens, threads)
 
-    def _look_up(self, keys: np.ndarray, tokens: np.ndarray) -> tuple[Any, np.ndarray]:
-        """The rows of the event of the last token, as `Found`, and the gate's factors. (templates + caches,) float64"""
-        cached = self.caches.rows(tokens, len(tokens) - 1, len(tokens))
+    def _look_up(self, keys: np.ndarray, word: int, context: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The rows of an event with target `word`, as `Found`, and the gate's factors. (templates + caches,) float64"""
+        tokens = np.append(context, np.uint32(word)).astype(np.uint32)
+        cached = self.caches.rows(tokens, len(context), len(tokens))
         found = row_kernels.find(keys, tokens[-1:], self.matrix, self._folded, cached)
         return found, found.scale[:, 0].astype(np.float64)
 
@@ -196,7 +197,7 @@ class SnmModel(RowModel):
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         keys = self._keys(context)
-        found, scale = self._look_up(keys, np.append(context, np.uint32(END)))
+        found, scale = self._look_up(keys, END, context)
         y: np.ndarray = scale[0] * self.matrix.unigrams.astype(np.float64)
         for q in np.flatnonzero(found.row_sum[1 : len(keys), 0] > 0) + 1:
             targets, weights = matrix_kernels.read_row(q, keys[q, 0], self.matrix)
@@ -224,7 +225,7 @@ class SnmModel(RowModel):
         return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
-        found, scale = self._look_up(self._keys(tokens[:-1]), tokens)
+        found, scale = self._look_up(self._keys(tokens[:-1]), tokens[-1], tokens[:-1])
         row_sums = scale * found.row_sum[:, 0]
         denominator = row_sums.sum()
         shares = scale * found.weight[:, 0] / denominator
@@ -243,8 +244,7 @@ class SnmModel(RowModel):
         A ~ stands before a word that is represented by its class.
         """
         if q >= len(self.spec.templates):
-            adjacent = self.spec.caches[q - len(self.spec.templates)].adjacent
-            return f"[{' '.join(['cache', *(self.vocabulary.words[i] for i in context[len(context) - adjacent :])])}]"
+            return self._cache_text(self.spec.caches[q - len(self.spec.templates)].adjacent, context)
         template = self.spec.templates[q]
         feature_type = self.spec.types[template.type_index]
         if feature_type.family is not None:
@@ -257,3 +257,7 @@ class SnmModel(RowModel):
         remote = [f"~{word}" if feature_type.classes else word for word in words[end - template.r : end]]
         skip = ["skip-*"] if feature_type.s is None else [f"skip-{template.s}"] if template.s else []
         return f"[{' '.join([*remote, *skip, *adjacent])}]"
+
+    def _cache_text(self, adjacent: int, context: np.ndarray) -> str:
+        """A cache, and the words that its own follow: [cache of the]."""
+        return f"[{' '.join(['cache', *(self.vocabulary.words[i] for i in context[len(context) - adjacent :])])}]"
