@@ -101,7 +101,8 @@ def timed(command: list[str | Path], **more: Any) -> Run:
 class Bench:
     """The options of a script, its corpus, and the work folder with files that are made once."""
 
-    def __init__(self, description: str | None, presets: str | None = None) -> None:
+    def __init__(self, description: str | None, presets: str | None = None, **more: int | str) -> None:
+        """`more`: further options and their defaults."""
         parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("corpus", type=Path, help="folder with train, valid and test text")
         parser.add_argument("--work", type=Path, default=ROOT / "bench", help="folder for models [default: bench]")
@@ -109,6 +110,8 @@ class Bench:
         parser.add_argument("--json", type=Path, help="write the table there too")
         if presets is not None:
             parser.add_argument("--presets", nargs="*", default=presets.split())
+        for name, default in more.items():
+            parser.add_argument(f"--{name}", type=type(default), default=default)
         self.options = parser.parse_args()
         self.corpus, self.work = self.options.corpus, self.options.work
         self.work.mkdir(parents=True, exist_ok=True)

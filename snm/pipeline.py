@@ -50,7 +50,7 @@ from snm.loading import load
 from snm.manifest import describe_kind, describe_rows
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
-from snm.progress import Advance, Notify, Progress, ignore, silent
+from snm.progress import Advance, Notify, Progress, expect, ignore, silent
 from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.resuming import Kept, Stage, keeping
 from snm.scoring.model import SnmModel
@@ -290,6 +290,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
         job.notify("a cache has the words of one line: with --document it has those of a document")
     texts = hold_out(job, text, vocabulary, dev)
     vocabulary.drop_table()
+    expect(job.progress, stages_of(job.settings, texts))
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
@@ -316,9 +317,27 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     finish_snm(job, extractor, counted, figures, pages, training, gate)
 
 
+def stages_of(settings: Settings, texts: Texts) -> list[str]:
+    """The stages of a training with progress bars, by the beginnings of their first labels."""
+    if settings.model != "snm":
+        return ["reading", *(["counting"] if settings.model != "sbo" else []), "estimating", "merging"]
+    count = "sizing"
+    return [
+        "reading",
+        *(["word classes"] if settings.spec.has_classes else []),
+        *(["forecasting"] if texts.train.events >= MIN_EVENTS_FOR_FORECAST else []),
+        count,
+        *(["training"] if settings.training.passes else []),
+        "building",
+        *(["gating"] if texts.gate is not None else []),
+        *([count, "building"] if texts.counted_again else []),
+    ]
+
+
 def _train_backoff(job: Job, text: Text, vocabulary: Vocabulary) -> None:
     figures = text_figures(job, text, vocabulary)
     texts = Texts(text, text)
+    expect(job.progress, stages_of(job.settings, texts))
     extractor = make_extractor(job, texts, vocabulary)
     check_disk(job, texts, extractor)
     smooth(job, text, extractor, figures)

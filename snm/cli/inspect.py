@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from snm.cli.bars import Bars
 from snm.cli.options import (
     Number,
     import_option,
@@ -18,7 +19,6 @@ from snm.cli.options import (
     on_error_option,
     print_json,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 
 
@@ -111,7 +111,9 @@ def verify(path: str, text: tuple[str, ...], contexts: int, on_error: str, as_js
     """
     from snm.evaluation import verify as check
 
-    report = check(path, text, contexts=contexts, on_error=on_error, progress=progress_bar, notify=notify(False))
+    report = check(
+        path, text, contexts=contexts, on_error=on_error, progress=Bars(as_json), notify=notify(as_json=as_json)
+    )
     if as_json:
         print_json(asdict(report))
         return

@@ -96,7 +96,12 @@ ON_ERROR: dict[str, Any] = {
     "U+FFFD, or leave out the line.",
 }
 on_error_option = click.option("--on-error", **ON_ERROR)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON; progress and messages of long work are lines of JSON on standard error.",
+)
 import_option = click.option(
     "--import", "modules", multiple=True, metavar="MODULE", is_eager=True, expose_value=False, callback=import_modules,
     help="Import a Python module or file that registers feature families.",
@@ -106,11 +111,11 @@ model_argument = click.argument("path", metavar="MODEL")
 
 def load_model(path: str, use: str | None = None) -> LanguageModel:
     """Open a model. For `use`, "score" or "next", its kernels are compiled with a bar of their own."""
-    from snm.cli.terminal import bar
+    from snm.cli.bars import Bars
     from snm.cli.warmup import compiling
     from snm.loading import load
 
-    model = load(path, progress=bar)
+    model = load(path, progress=Bars())
     if use is not None:
         with compiling(use):
             model.score("a") if use == "score" else model.next_words(k=1)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from snm.cli.bars import Bars
 from snm.cli.options import GroupedCommand, Number, Size, import_option, json_option, print_json
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.train import settings_of, training_options
 from snm.cli.warmup import compiling
 
@@ -40,10 +40,10 @@ def plan(text: tuple[str, ...], output: str, nodes: int, sample: int, as_json: b
     settings = settings_of(options)
     seekable_files(text)
     if not warmup.is_ready(settings):
-        with compiling("train" if settings.model == "snm" else "kn"):
+        with compiling("train" if settings.model == "snm" else "kn", as_json):
             warmup.compile_training(settings)
     dev = options["dev"] or None
-    made = make(text, output, settings, dev=dev, nodes=nodes, sample=sample, progress=progress_bar)
+    made = make(text, output, settings, dev=dev, nodes=nodes, sample=sample, progress=Bars(as_json))
     if as_json:
         print_json(asdict(made))
     else:

@@ -7,8 +7,8 @@ import json
 import click
 
 from snm.arguments import file_path
+from snm.cli.bars import Bars
 from snm.cli.options import Number, Size, chosen_threads, json_option, print_json, threads_option
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 
 
@@ -65,9 +65,9 @@ def reproduce(
     from snm.reproduction.workspace import Workspace
     from snm.settings import ALL_EVENTS
 
-    folder, texts, say = file_path("output", output), file_path("corpus", corpus), notify(False)
+    folder, texts, say = file_path("output", output), file_path("corpus", corpus), notify()
     limits = Limits(prune, events or ALL_EVENTS, slots, None if vocab is None else file_path("vocab", vocab))
-    work = Workspace(folder, texts, chosen_threads(threads), memory, keep_models, shard, limits, progress_bar, say)
+    work = Workspace(folder, texts, chosen_threads(threads), memory, keep_models, shard, limits, Bars(), say)
     for other in take:
         work.take(file_path("take", other))
     if only:
@@ -97,4 +97,4 @@ def demo(output: str | None, threads: int | None) -> None:
     """Train on the English that Python carries with it, and show what the models can do."""
     from snm.demo import run
 
-    run(None if output is None else file_path("output", output), chosen_threads(threads), progress_bar, click.echo)
+    run(None if output is None else file_path("output", output), chosen_threads(threads), Bars(), click.echo)

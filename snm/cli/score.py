@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from snm.cli.bars import Bars
 from snm.cli.options import (
     Number,
     chosen_threads,
@@ -21,7 +22,6 @@ from snm.cli.options import (
     print_json,
     threads_option,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def ppl(
     model = load_model(path, "score")
     if engine != "cpu":
         model.move_to(engine)
-    with progress_bar("reading", 0) as bar:
-        encoded = encode_files(text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify(False))
+    with Bars()("reading", 0) as bar:
+        encoded = encode_files(text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify())
     report = model.perplexity(encoded, threads=chosen_threads(threads))
     print_json(asdict(report)) if as_json else _print_perplexity(report)
 
@@ -93,7 +93,7 @@ def score(path: str, text: tuple[str, ...], tokens: bool, on_error: str, as_json
         for words in model.score_words(lines):
             click.echo(_score_line(model, words, tokens, as_json))
         sys.stdout.flush()
-    bad.report(names(text or STDIN), notify(False))
+    bad.report(names(text or STDIN), notify())
 
 
 def _score_line(model: LanguageModel, words: list[tuple[str, float]], tokens: bool, as_json: bool) -> str:

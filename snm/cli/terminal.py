@@ -1,4 +1,4 @@
-"""Terminal handling: one-line errors and exit codes, signals, progress bars, messages."""
+"""Terminal handling: one-line errors and exit codes, signals, messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from typing import IO, Any, NoReturn
 import click
 
 from snm import system
+from snm.cli.bars import print_line
 from snm.errors import SnmError
+from snm.progress import ignore
 
 MAX_MESSAGE = 2000  # characters
 _LONG_WORD = re.compile(r"(\S{100})\S{300,}(\S{100})")
@@ -177,59 +179,8 @@ def end(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-@contextmanager
-def bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error if that is a terminal; with a total of 0, a counter of megabytes."""
-    columns = _columns()
-    if columns < len("100%"):
-        yield lambda n: None
-        return
-    lock = threading.Lock()
-    if total:
-        with click.progressbar(length=total, file=sys.stderr, **_bar_format(label, columns)) as shown:
-
-            def advance(n: int) -> None:
-                with lock:
-                    shown.update(n)
-
-            yield advance
-            shown.update(max(0, total - shown.pos))  # what ended early is done too
-        return
-    done = 0
-
-    def count(n: int) -> None:
-        nonlocal done
-        with lock:
-            done += n
-            line = f"{label:<14}  {done / 1e6:.0f} MB" if columns > 30 else f"{done / 1e6:.0f} MB"
-            click.echo(f"\r{line[:columns]}", err=True, nl=False)
-
-    yield count
-    click.echo(err=True)
-
-
-def _columns() -> int:
-    """Columns of the terminal that standard error is, without the last, after which some wrap; 0 for no terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return 0
-    try:
-        return (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1
-    except OSError:
-        return 79
-
-
-def _bar_format(label: str, columns: int) -> dict[str, Any]:
-    """How a bar is drawn in `columns` columns. A narrow terminal has no time left, then no label, then no bar."""
-    rest = len("  []  100%")
-    left = len("  10d 23:59:59")
-    label = f"{label:<14}"
-    if columns >= len(label) + rest + left + 8:
-        return {"label": label, "width": min(40, columns - len(label) - rest - left)}
-    if columns >= len(label) + rest + 4:
-        return {"label": label, "width": columns - len(label) - rest, "show_eta": False}
-    return {"bar_template": "%(info)s", "width": 1, "show_eta": False}
-
-
-def notify(quiet: bool) -> Callable[[str], None]:
-    """A function that prints messages to standard error, or nothing if `quiet`."""
-    return (lambda message: None) if quiet else (lambda message: click.echo(one_line(message), err=True))
+def notify(quiet: bool = False, as_json: bool = False) -> Callable[[str], None]:
+    """A function that prints messages to standard error: as they are or, with `as_json`, each as a line of JSON."""
+    if quiet:
+        return ignore
+    return lambda message: print_line({"message": message}) if as_json else click.echo(one_line(message), err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from snm.arguments import MAX_THREADS, file_path, shown
+from snm.cli.bars import Bars
 from snm.cli.options import (
     ON_ERROR,
     Command,
@@ -21,7 +22,6 @@ from snm.cli.options import (
     json_option,
     print_json,
 )
-from snm.cli.terminal import bar as progress_bar
 from snm.cli.terminal import notify
 from snm.cli.warmup import compiling
 
@@ -181,28 +181,33 @@ def train(
     if bool(text) == (counts is not None):
         raise click.UsageError("expected TEXT, or --counts in place of it")
     counted = None if counts is None else CountedText(counts)
-    settings, say = settings_of(options, counted), notify(quiet)
+    settings, say = settings_of(options, counted), notify(quiet, as_json)
     if options["paper"]:
         say(f"as the paper, except: {', '.join(departures_from_paper(settings))}")
-    _compile(text, output, settings, options["force"])
+    _compile(text, output, settings, options["force"], as_json, quiet)
     if tune is not None:
-        settings = _tuned(text, settings, tune, options, say)
+        settings = _tuned(text, settings, tune, options, say, as_json, quiet)
     begun = time.perf_counter()
     with Peak() as peak:
         model = run(
             text or None, output, settings, counts=counted, dev=options["dev"], force=options["force"],
-            progress=progress_bar, notify=say,
+            progress=Bars(as_json, quiet), notify=say,
         )  # fmt: skip
     m = model.manifest
     size = sum(entry["bytes"] for entry in m["files"].values())
+    seconds = time.perf_counter() - begun
     if as_json:
-        print_json({"model": output, "bytes": size, **{k: m[k] for k in m if k in SUMMARY}})
+        figures = {"model": output, "bytes": size, "seconds": seconds, "peak_bytes": peak.bytes}
+        print_json({**figures, **{k: m[k] for k in m if k in SUMMARY}})
     else:
         memory = f", {peak.bytes / 1e9:.1f} GB of memory at the peak" if peak.bytes else ""
-        say(f"wrote {output}: {size / 1e6:,.1f} MB in {time.perf_counter() - begun:.1f} s{memory}")
+        say(f"wrote {output}: {size / 1e6:,.1f} MB in {seconds:.1f} s{memory}")
 
 
-def _tuned(text: tuple[str, ...], settings: Settings, seconds: float, options: dict[str, Any], say: Notify) -> Settings:
+def _tuned(
+    text: tuple[str, ...], settings: Settings, seconds: float, options: dict[str, Any], say: Notify, as_json: bool,
+    quiet: bool,
+) -> Settings:  # fmt: skip
     """The settings with those that were chosen by held-out text."""
     from snm.planning.tuning import TUNED, tune
 
@@ -210,13 +215,13 @@ def _tuned(text: tuple[str, ...], settings: Settings, seconds: float, options: d
         raise click.UsageError(f"--tune would have no effect with {'--paper' if text else '--counts'}; leave out one")
     keep = sorted(_given_options() & set(TUNED))
     dev = list(options["dev"]) or None
-    made = tune(list(text), settings, seconds=seconds, keep=keep, dev=dev, progress=progress_bar, notify=say)
+    made = tune(list(text), settings, seconds=seconds, keep=keep, dev=dev, progress=Bars(as_json, quiet), notify=say)
     chosen = " ".join(f"--{name} {shown(value) if ' ' in str(value) else value}" for name, value in made.chosen.items())
     say(f"tuned on {made.sample_tokens:,} tokens{'' if made.complete else ', not everything was tried'}: {chosen}")
     return made.settings
 
 
-def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool) -> None:
+def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool, as_json: bool, quiet: bool) -> None:
     """Compile the kernels of this training if the cache has none, after what would stop it at once."""
     from snm import warmup
     from snm.remote import is_url
@@ -228,7 +233,7 @@ def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool
             find_files(text)
         if not is_url(output):
             ModelWriter(output, force)
-        with compiling("train" if settings.model == "snm" else "kn"):
+        with compiling("train" if settings.model == "snm" else "kn", as_json, quiet):
             warmup.compile_training(settings)
 
 

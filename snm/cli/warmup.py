@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from snm.cli.terminal import bar
+from snm.cli.bars import Bars
+from snm.cli.terminal import notify
 from snm.progress import Advance
 
 KERNELS = {"train": 95, "count": 45, "kn": 40, "next": 60, "score": 80, "all": 232}
@@ -16,7 +17,7 @@ KERNELS = {"train": 95, "count": 45, "kn": 40, "next": 60, "score": 80, "all": 2
 
 
 @contextmanager
-def compiling(command: str) -> Iterator[None]:
+def compiling(command: str, as_json: bool = False, quiet: bool = False) -> Iterator[None]:
     """Say so, with a bar, when kernels are compiled in this context; on most days none is."""
     from numba.core import event
 
@@ -28,8 +29,8 @@ def compiling(command: str) -> Iterator[None]:
 
         def on_start(self, event: Any) -> None:
             if not bars:
-                click.echo("compiling kernels for this machine, which happens once", err=True)
-                bars.append(shown.enter_context(bar("compiling", KERNELS[command])))
+                notify(quiet, as_json)("compiling kernels for this machine, which happens once")
+                bars.append(shown.enter_context(Bars(as_json, quiet)("compiling", KERNELS[command])))
 
         def on_end(self, event: Any) -> None:
             nonlocal left

@@ -13,6 +13,7 @@ import numpy as np
 
 from snm import parallel
 from snm.counts.store import encode
+from snm.counts.walks import BLOCKS
 from snm.features.extraction import Extractor
 from snm.kernels import event_codes, matrix_writing
 from snm.layouts.counts import CHUNK, Counts
@@ -101,7 +102,7 @@ def _collect(text: Text, extractor: Extractor, chosen: int, threads: int, advanc
 
     def walk(tokens: tuple[int, int]) -> tuple[np.ndarray, Pairs]:
         features, found = np.zeros(extractor.n_templates - 1, np.int64), list[tuple[np.ndarray, np.ndarray]]()
-        for start, stop in extractor.blocks(*tokens):
+        for start, stop in extractor.blocks(*tokens, BLOCKS):
             keys = extractor.keys(text.tokens, start, stop)[1:]
             features += [np.count_nonzero(row) for row in keys]
             keys = keys.ravel()

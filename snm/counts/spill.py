@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,7 @@ from snm.storage import ModelWriter
 ALIGNMENT = 4096  # bytes: of memory, offset and length of direct reads and writes
 WRITE_BYTES = 256 << 20  # at once
 READ_BYTES = 4 << 20
+BUFFERS = 2  # runs in memory: one is written while the next is walked over
 
 
 class SpillFile:
@@ -91,14 +93,14 @@ class Spilled:
         run_tokens: int | None = None, advance: Advance = ignore, numbers: np.ndarray | None = None,
         n_phases: int = 1,
     ) -> None:  # fmt: skip
-        """`memory`: bytes for a run, which has at most `run_tokens`. `writer`: its folder is on the disk to use.
+        """`memory`: bytes for BUFFERS runs, of at most `run_tokens` each. `writer`: its folder is on the disk to use.
 
         The links of the first of `n_phases` are spilled at once. numbers: of the events, in place of their links, see
         `Walk.carrying`.
         """
         self.threads, buckets = threads, 1 << extractor.layout.bucket_bits
         self._tokens, self._extractor, self._numbers, self._writer = tokens, extractor, numbers, writer
-        length = max(1, memory // (LINK_BYTES * max(1, extractor.n_templates - 1)))
+        length = max(1, memory // BUFFERS // (LINK_BYTES * max(1, extractor.n_templates - 1)))
         length = length if run_tokens is None else min(length, run_tokens)
         self.runs = cut(0, len(tokens), length, threads, extractor.block)
         self.sizes = writer.scratch((len(self.runs), threads, buckets))
@@ -118,19 +120,31 @@ class Spilled:
         most = longest * (self._extractor.n_templates - 1)
         if phase:
             most = int(self.sizes[:, :, first:last].sum(axis=(1, 2), dtype=np.int64).max(initial=0))
-        buffer = aligned_bytes(most * LINK_BYTES)
-        for run, chunks in enumerate(self.runs):
-            sizes = self.sizes[run : run + 1] if phase else None
-            walk = Walk(self._tokens, self._extractor, self.threads, chunks[0][0], chunks[-1][1], sizes=sizes)
-            if not phase:
-                self.sizes[run] = walk.sizes[0]
-                self.bucket_sizes += walk.bucket_sizes
-            links = walk if self._numbers is None else walk.carrying(self._numbers)
-            links.scatter(first, last, buffer.view(np.uint64), advance)
-            self._next[run] = at // LINK_BYTES
-            size = _padded(int(walk.bucket_sizes[first:last].sum()) * LINK_BYTES)
-            self._file.write(buffer[:size].data, at)
-            at += size
+        buffers = [aligned_bytes(most * LINK_BYTES) for _ in range(BUFFERS)]
+        written: list[Future[None]] = []
+        with ThreadPoolExecutor(1) as pool:  # writes a run while the next one is walked over
+            for run in range(len(self.runs)):
+                if run >= BUFFERS:
+                    written[run - BUFFERS].result()
+                buffer = buffers[run % BUFFERS]
+                size = self._scatter_run(run, phase, buffer, advance)
+                self._next[run] = at // LINK_BYTES
+                written.append(pool.submit(self._file.write, buffer[:size].data, at))
+                at += size
+        for done in written:
+            done.result()
+
+    def _scatter_run(self, run: int, phase: int, buffer: np.ndarray, advance: Advance) -> int:
+        """Scatter the links of a run, in the buckets of a phase, to a buffer; the bytes to write."""
+        (first, last), chunks = self.phases[phase], self.runs[run]
+        sizes = self.sizes[run : run + 1] if phase else None
+        walk = Walk(self._tokens, self._extractor, self.threads, chunks[0][0], chunks[-1][1], sizes=sizes)
+        if not phase:
+            self.sizes[run] = walk.sizes[0]
+            self.bucket_sizes += walk.bucket_sizes
+        links = walk if self._numbers is None else walk.carrying(self._numbers)
+        links.scatter(first, last, buffer.view(np.uint64), advance)
+        return _padded(int(walk.bucket_sizes[first:last].sum()) * LINK_BYTES)
 
     def scatter(self, first: int, last: int, links: np.ndarray, advance: Advance = ignore) -> None:
         """Read the links of buckets [first, last) of the phase on disk, and free their disk; see `Links.scatter`."""

@@ -15,6 +15,7 @@ from snm.layouts.keys import KeyLayout
 from snm.progress import Advance, ignore
 
 LINK_BYTES = 8
+BLOCKS = 4  # walked over together: with short blocks, threads wait for Python's lock
 MAX_RUN_LINKS = (1 << 32) - 1  # at most: `Links.sizes` has 32 bits
 
 
@@ -30,8 +31,8 @@ class KeySource(Protocol):
     n_templates: int
     block: int
 
-    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """[start, stop) cut into ranges whose keys stay in the cache."""
+    def blocks(self, start: int, stop: int, together: int = 1) -> Iterator[tuple[int, int]]:
+        """[start, stop) cut into ranges whose keys stay in the cache, or into ranges of so many of these."""
 
     def keys(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Keys of the events whose targets are tokens[start:stop]; the first template is not counted."""
@@ -98,7 +99,7 @@ class Walk:
         self._chunk_sizes = self.sizes.reshape(len(self._chunks), -1)
 
         def work(chunk: int) -> None:
-            for start, stop in extractor.blocks(*self._chunks[chunk]):
+            for start, stop in extractor.blocks(*self._chunks[chunk], BLOCKS):
                 keys = extractor.keys(tokens, start, stop)
                 count_kernels.count_buckets(keys[1:], bits, self._chunk_sizes[chunk])
                 advance(stop - start)
@@ -123,7 +124,7 @@ class Walk:
         def work(chunk: int) -> None:
             cursors = np.zeros(len(self.bucket_sizes), np.int64)
             cursors[first:last] = starts[chunk]
-            for start, stop in self.extractor.blocks(*self._chunks[chunk]):
+            for start, stop in self.extractor.blocks(*self._chunks[chunk], BLOCKS):
                 keys = self.extractor.keys(self.tokens, start, stop)[1:]
                 if self._numbers is None:
                     count_kernels.scatter(keys, self.tokens[start:stop], *bits, first, last, cursors, links)

@@ -107,9 +107,10 @@ class Extractor:
         counts[: len(types)] = [1 if t.is_ngram and t.a < PRUNED_ABOVE else prune for t in types]
         return counts
 
-    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """[start, stop) cut into ranges whose keys stay in the cache."""
-        return ((k, min(k + self.block, stop)) for k in range(start, stop, self.block))
+    def blocks(self, start: int, stop: int, together: int = 1) -> Iterator[tuple[int, int]]:
+        """[start, stop) cut into ranges whose keys stay in the cache, or into ranges of so many of these."""
+        size = self.block * together
+        return ((k, min(k + size, stop)) for k in range(start, stop, size))
 
     def keys(self, tokens: np.ndarray, start: int, stop: int, into: np.ndarray | None = None) -> np.ndarray:
         """Keys of the events whose targets are tokens[start:stop]. (templates, stop - start) uint64

@@ -25,7 +25,7 @@ import numpy as np
 from snm import parallel
 from snm.counts.counting import SORT_BYTES, Sorting, even_groups, partition_ranges
 from snm.counts.spill import Spilled
-from snm.counts.walks import Links, Walk, bounds_of
+from snm.counts.walks import BLOCKS, Links, Walk, bounds_of
 from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.kernels import backoff as backoff_kernels
@@ -322,7 +322,7 @@ class Returned:
 
             def work(task: tuple[tuple[int, int], np.ndarray], stored: np.ndarray = stored) -> None:
                 chunk, cursors = task
-                for start, stop in keys.blocks(*chunk):
+                for start, stop in keys.blocks(*chunk, BLOCKS):
                     own = keys.keys(tokens, start, stop)[1]
                     backoff_kernels.take_back(own, bits, cursors, stored, self.results[start:stop])
 
