@@ -59,8 +59,9 @@ class GateEvents:
 
     @classmethod
     def empty(cls, events: int, templates: int, caches: int = 0) -> GateEvents:
-        types = np.uint8, np.float32, np.float32, np.float32
-        return cls(*(np.empty((events, templates), dtype) for dtype in types), caches=caches)
+        shape = events, templates
+        length, row_sum, weight = (np.empty(shape, np.float32) for _ in range(3))
+        return cls(np.empty(shape, np.uint8), length, row_sum, weight, caches)
 
     def first(self, n: int) -> GateEvents:
         return GateEvents(self.codes[:n], self.lengths[:n], self.sums[:n], self.weights[:n], self.caches)
