@@ -2,9 +2,9 @@
 
     python benchmarks/cache.py CORPUS [FEATURES ...] [--lines N] [--words N] [--json FILE]
 
-CORPUS is a folder with train, valid and test text, as for `quality.py`. A document begins at a title such as ` = Name = `
-(WikiText) or, with --lines, every N lines; at --words tokens the training text ends. FEATURES are trained as they are,
-and with caches.
+CORPUS is a folder with train, valid and test text, as for `quality.py`. A document begins at a title such as
+` = Name = ` (WikiText) or, with --lines, every N lines; at --words tokens the training text ends. FEATURES are trained
+as they are, and with caches.
 """
 
 from __future__ import annotations

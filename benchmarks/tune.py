@@ -2,8 +2,8 @@
 
     python benchmarks/tune.py CORPUS [PRESET ...] [--words N] [--seconds N] [--json FILE]
 
-CORPUS is a folder with train, valid and test text, as for `quality.py`. Settings are chosen on parts of the first N words
-of the training text; perplexities are those of the valid and test text, with the default settings and the chosen ones.
+CORPUS is a folder with train, valid and test text, as for `quality.py`. Settings are chosen on parts of the first N
+words of the training text; perplexities are those of the valid and test text, with the default and the chosen settings.
 """
 
 from __future__ import annotations
