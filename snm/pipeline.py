@@ -487,7 +487,8 @@ def learn_classes(job: Job, text: Text, words: int) -> np.ndarray:
     """The class of every word. (words,) uint16"""
     s, memory = job.settings, job.settings.memory - PROGRAM_BYTES
     with job.progress("word classes", classes.PASSES * min(words, classes.FREQUENT)) as bar:
-        learned = classes.learn_classes(text, words, s.classes, s.seed, bar, memory)
+        number = s.classes or classes.default_classes(text.events)
+        learned = classes.learn_classes(text, words, number, s.seed, bar, memory)
     job.kept.save("classes", {}, classes=learned)
     return learned
 

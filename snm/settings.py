@@ -13,7 +13,6 @@ from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import SettingsError
 from snm.features.specification import DEFAULT_PRESET, MAX_WORDS, FeatureSpec
 from snm.system import default_threads
-from snm.text.classes import CLASSES
 from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
@@ -42,7 +41,8 @@ class Settings:
     text is large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run.
     `work` is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
     folder, and used if the run is killed and started again. `vocab`: a file of words, one a line.
-    `classes`: how many word classes are learned where the features use them. `document`: the text has documents,
+    `classes`: how many word classes are learned where the features use them; by default 256, from a text of up to 2 M
+    tokens 64. `document`: the text has documents,
     separated by blank lines, and features reach across their sentences. `tuning`: how `snm.tune` chose the settings,
     for the manifest. `on_error`: what to do with a line that is not
     UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text
@@ -67,7 +67,7 @@ class Settings:
     seed: int = 1
     gate: int = 64
     prune: int = 2
-    classes: int = CLASSES
+    classes: int | None = None
     weight_bits: int = 8
     engine: str = "auto"
     address: str | None = None

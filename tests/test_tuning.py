@@ -106,5 +106,5 @@ def test_the_command(texts: Path, tmp_path: Path) -> None:
     arguments = ["--features", "snm2", "--threads", "1", "--dev", str(texts / "dev"), "--rate", "0.2", "--tune", "0.1"]
     result = CliRunner().invoke(main, ["train", str(texts / "text"), "-o", str(tmp_path / "m"), *arguments])
     assert result.exit_code == 0, result.output
-    assert "not everything was tried: --metafeatures lean --classes 256 --prune 2 --rate 0.2" in result.output
+    assert "not everything was tried: --metafeatures lean --prune 2 --rate 0.2" in result.output
     assert snm.load(tmp_path / "m").manifest["tuning"]["complete"] is False

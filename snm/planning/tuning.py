@@ -22,6 +22,7 @@ from snm.pipeline import train
 from snm.planning.sample import Sample, seekable_files, take_sample
 from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.settings import CLUSTER, Settings
+from snm.text.classes import default_classes
 from snm.text.encoding import encode_files
 from snm.text.files import Files, are_files
 
@@ -78,11 +79,13 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="snm-tune-") as folder, progress("tuning", int(seconds)) as bar:
         sample = take_sample(files, Path(folder), int(seconds * BYTES_PER_SECOND), settings)
         search = _Search(sample, settings, dev or None, begun + seconds, bar, notify)
-        search.run([name for name in TUNED if name not in keep])
-    chosen = {name: _value(search.best, name) for name in TUNED}
-    made = Tuning(search.best, chosen, search.trials, search.sample_tokens, search.choice_tokens, search.complete)
+        kept = (*keep, *(() if sample.whole else ("classes",)))  # a larger text has more classes
+        search.run([name for name in TUNED if name not in kept])
+    best = search.best if sample.whole else replace(search.best, classes=settings.classes)
+    chosen = {name: _value(best, name) for name in TUNED if _value(best, name) is not None}
+    made = Tuning(best, chosen, search.trials, search.sample_tokens, search.choice_tokens, search.complete)
     described = {name: value for name, value in asdict(made).items() if name != "settings"}
-    final = replace(settings, training=search.best.training, classes=search.best.classes, prune=search.best.prune)
+    final = replace(settings, training=best.training, classes=best.classes, prune=best.prune)
     return replace(made, settings=replace(final, tuning={"seconds": time.perf_counter() - begun, **described}))
 
 
@@ -107,7 +110,9 @@ class _Search:
         self, sample: Sample, settings: Settings, dev: Files | None, end: float, bar: Advance, notify: Notify
     ) -> None:
         engine = "auto" if settings.engine in CLUSTER else settings.engine
-        self.best, self.dev, self.end, self.bar, self.notify = replace(settings, engine=engine), dev, end, bar, notify
+        classes = settings.classes or default_classes(sample.text.events)
+        self.best = replace(settings, engine=engine, classes=classes)
+        self.dev, self.end, self.bar, self.notify = dev, end, bar, notify
         self.folder, self.trials, self.complete = sample.folder, list[Trial](), True
         self.sample_tokens = self.choice_tokens = 0
         self._write_parts(sample)
@@ -168,7 +173,7 @@ def _alternatives(settings: Settings, name: str) -> list[Any]:
             value for value in (NO_LINK_WEIGHTS, "all") if MetafeatureSet.parse(value).conjunctions != _chosen(settings)
         ]
     if name == "classes":
-        return [now // 4, now * 4] if settings.spec.has_classes and now >= 16 else []
+        return [now // 4, now * 4] if settings.spec.has_classes and now >= 16 else []  # at least 4
     if name == "prune":
         return [value for value in (3, 1) if value != now]
     return [now / 2, now * 2]
