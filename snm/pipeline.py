@@ -719,8 +719,11 @@ def smooth(job: Job, text: Text, extractor: Extractor, figures: dict[str, Any]) 
         "kn": KneserNey(s.discounts == "modified"), "katz": Katz(), "sbo": StupidBackoff(),
     }  # fmt: skip
     estimator = kinds[s.model]
-    memory = partition_bytes(s.memory, len(text.tokens))
-    orders = Orders(text, extractor, job.writer, memory, s.threads, job.progress, job.notify)
+
+    def free() -> int:
+        return partition_bytes(s.memory, len(text.tokens))
+
+    orders = Orders(text, extractor, job.writer, free, s.threads, job.progress, job.notify)
     made = estimate(orders, estimator, unigram_row(count_words(text, len(extractor.vocabulary)), extractor.vocabulary))
     for warning in estimator.warnings:
         job.notify(warning)

@@ -196,7 +196,7 @@ def test_a_pass_takes_several_partitions_and_runs(tmp_path: Path) -> None:
     text = random_text(3, 10_000, 60, 20)
     extractor = extractor_of("ngram(0..3)", text, 62)
     with ModelWriter(tmp_path / "m") as writer:
-        made = orders.Orders(text, extractor, writer, 1_000_000)
+        made = orders.Orders(text, extractor, writer, lambda: 1_000_000)
         keys = orders.OrderKeys(extractor, 4, None)
         back = orders.Returned(np.zeros(len(text.tokens), np.uint64), writer, 200_000 // 8)
         links = Walk(text.tokens, keys, 1, run_tokens=back.run_tokens)

@@ -98,11 +98,12 @@ class Orders:
     """Passes over the orders of a text's n-grams."""
 
     def __init__(
-        self, text: Text, extractor: Extractor, writer: ModelWriter, memory: int, threads: int = 1,
+        self, text: Text, extractor: Extractor, writer: ModelWriter, free: Callable[[], int], threads: int = 1,
         progress: Progress = silent, notify: Notify = ignore,
     ) -> None:  # fmt: skip
-        """`memory`: bytes for a partition. `writer` has the disk for temporary files."""
-        self.text, self.extractor, self.writer, self.memory, self.threads = text, extractor, writer, memory, threads
+        """`free`: says how many bytes there are for a partition now. `writer` has the disk for temporary files."""
+        self.text, self.extractor, self.writer, self.threads = text, extractor, writer, threads
+        self._free, self.memory = free, free()
         self.progress, self.notify = progress, notify
         self.highest = extractor.n_templates
         self.levels: np.ndarray | None = None
@@ -166,7 +167,7 @@ class Orders:
         results: np.ndarray | None,
     ) -> Iterator[Any]:  # fmt: skip
         """What `work` returns for each group of rows; and the events' numbers that it returns, to `results`."""
-        keys = OrderKeys(self.extractor, order, self.levels)
+        keys, self.memory = OrderKeys(self.extractor, order, self.levels), self._free()
         back = (
             None if results is None else Returned(results, self.writer, max(1, self.memory // (2 * results.itemsize)))
         )
