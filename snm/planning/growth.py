@@ -32,11 +32,11 @@ def grown(forecasts: list[Forecast], words: list[int], ratio: float) -> Forecast
     last, doublings = forecasts[-1], float(np.log2(ratio))
     rows = continued([f.rows_by_type for f in forecasts], doublings)
     links = continued([f.links_by_type for f in forecasts], doublings)
-    links = np.minimum(np.maximum(links, rows), last.tokens * ratio)
+    features = round(last.features * ratio)
+    links = np.minimum(np.maximum(links, rows), features)  # a tied type has several features of an event
     by_links = float(links.sum()) / max(1.0, last.links)
     of_feature = [f.events_bytes / max(1, f.features) for f in forecasts]
     events = of_feature[-1] + doublings * (of_feature[-1] - of_feature[0]) / (len(forecasts) - 1)
-    features = round(last.features * ratio)
     return Forecast(
         tokens=round(last.tokens * ratio),
         words=round(float(continued([np.array([float(n)]) for n in words], doublings)[0])),
