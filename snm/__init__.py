@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from snm.pipeline import train as train
     from snm.planning.plan import Plan as Plan
     from snm.planning.plan import plan as plan
+    from snm.planning.tuning import Tuning as Tuning
+    from snm.planning.tuning import tune as tune
     from snm.pruning.models import prune as prune
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
@@ -77,6 +79,7 @@ _HOME = {
     "SumReport": "evaluation",
     "TextPerplexity": "filtering",
     "TrainingSettings": "adjustment.settings",
+    "Tuning": "planning.tuning",
     "Vocabulary": "text.vocabulary",
     "adapt": "adapting",
     "count_text": "pipeline",
@@ -91,6 +94,7 @@ _HOME = {
     "plan": "planning.plan",
     "prune": "pruning.models",
     "train": "pipeline",
+    "tune": "planning.tuning",
     "verify": "evaluation",
     "write_vocabulary": "counted",
 }

@@ -314,7 +314,8 @@ def _checked(settings: Settings) -> Settings:
 
 def _check(settings: Settings, dev: Sources | None) -> None:
     """Validate what can be validated before any text is read."""
-    settings.spec  # noqa: B018  raises an error if it cannot be parsed
+    if settings.spec.caches and not settings.gate:
+        raise SettingsError("a cache has no weight without a gate; leave out the cache, or gate=0 (--gate 0)")
     if dev is not None and settings.model not in ("snm", *NEURAL):
         raise SettingsError(f"held-out text is for SNM and neural models; {settings.model!r} does not use it")
     if dev is not None and are_files(dev):
@@ -328,6 +329,8 @@ def _check(settings: Settings, dev: Sources | None) -> None:
 
 
 def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
+    if job.settings.spec.caches and not job.settings.document:
+        job.notify("a cache has the words of one line: with --document it has those of a document")
     texts = hold_out(job, text, vocabulary, dev)
     vocabulary.drop_table()
     expect(job.progress, stages_of(job.settings, texts))
@@ -345,6 +348,8 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     again = adjustment if texts.counted_again else None
     del adjustment  # the gate needs its memory
     gate = fit_gate(job, engine, extractor, pages, texts.gate)
+    if gate is None and extractor.spec.caches:
+        job.notify("the model has no cache, because it has no gate that would weigh it")
     if again is not None:
         how = "counting again" if job.counts is None else "taking the stored counts"
         job.notify(f"{how}, with the text that was held out")
@@ -536,7 +541,8 @@ def learn_classes(job: Job, text: Text, words: int) -> np.ndarray:
     """The class of every word. (words,) uint16"""
     s, memory = job.settings, job.settings.memory - PROGRAM_BYTES
     with job.progress("word classes", classes.PASSES * min(words, classes.FREQUENT)) as bar:
-        learned = classes.learn_classes(text, words, s.classes, s.seed, bar, memory)
+        number = s.classes or classes.default_classes(text.events)
+        learned = classes.learn_classes(text, words, number, s.seed, bar, memory)
     job.kept.save("classes", {}, classes=learned)
     return learned
 
@@ -744,7 +750,7 @@ def fit_gate(
     if text.events < MIN_EVENTS:
         job.notify(f"{text.events:,} held-out tokens are too few for a gate; at least {MIN_EVENTS:,} are needed")
         return None
-    most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates)
+    most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates + len(extractor.spec.caches))
     events = _gate_events(job, extractor, pages, sample_sentences(text, most, s.seed))
     with job.progress("gating", PASSES * len(events)) as bar:
         flat, report = engine.fit_gate(events, s.gate, s.seed, bar)
@@ -816,7 +822,11 @@ def finish_snm(
         job.writer.array("gate", "<f4").append(flat)
         described = {"units": job.settings.gate, **asdict(report)}
     counted.store.remove()
-    how = {"text": figures, "pages": pages, "training": training, "gate": described}
+    how: dict[str, Any] = {"text": figures, "pages": pages, "training": training, "gate": described}
+    if extractor.spec.caches:
+        how["requires"] = ["cache"]
+    if job.settings.tuning is not None:
+        how["tuning"] = job.settings.tuning
     rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]
     _finish(job, extractor, rows_by_type, counted.links, SnmModel.kind, how, kept)
 

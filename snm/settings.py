@@ -13,7 +13,6 @@ from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import SettingsError
 from snm.features.specification import DEFAULT_PRESET, MAX_WORDS, FeatureSpec
 from snm.system import default_threads
-from snm.text.classes import CLASSES
 from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
@@ -36,16 +35,17 @@ class Settings:
     `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
     softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, by default the preset `small`;
     `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
-    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none.
-    `prune`: features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or
-    16, of a weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the
-    text is large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run.
-    `work` is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
-    folder, and used if the run is killed and started again. `vocab`: a file of words, one a line.
-    `classes`: how many word classes are learned where the features use them. `document`: the text has documents,
-    separated by blank lines, and features reach across their sentences. `on_error`: what to do with a line that is not
-    UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text
-    and the file of words. `size`: most bytes of the model folder; what brings least is pruned at the end.
+    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `prune`:
+    features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or 16, of a
+    weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the text is
+    large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run. `work`
+    is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
+    folder, and used if the run is killed and started again. `vocab`: a file of words, one a line. `classes`: how many
+    word classes are learned where the features use them; by default 256, from a text of up to 2 M tokens 64.
+    `document`: the text has documents, separated by blank lines, and features reach across their sentences. `tuning`:
+    how `snm.tune` chose the settings, for the manifest. `on_error`: what to do with a line that is not UTF-8 or has a
+    NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text and the file of
+    words. `size`: most bytes of the model folder; what brings least is pruned at the end.
     """
 
     model: str = "snm"
@@ -66,13 +66,14 @@ class Settings:
     seed: int = 1
     gate: int = 64
     prune: int = 2
-    classes: int = CLASSES
+    classes: int | None = None
     weight_bits: int = 8
     engine: str = "auto"
     address: str | None = None
     work: str | None = None
     resume: bool = False
     size: int | None = None
+    tuning: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         set_whole_numbers(
@@ -91,6 +92,8 @@ class Settings:
             object.__setattr__(self, "vocab", file_path("vocab", self.vocab))
         if self.features is not None and not isinstance(self.features, str):
             raise SettingsError(f"features is {shown(self.features)}; expected a specification: a string")
+        if self.tuning is not None and not isinstance(self.tuning, dict):
+            raise SettingsError(f"tuning is {shown(self.tuning)}; expected what snm.tune made")
         for name in ("address", "work"):
             if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
                 raise SettingsError(f"{name} is {shown(getattr(self, name))}; expected a string")

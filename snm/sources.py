@@ -129,7 +129,7 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
     for what, wrong in (
         (f"a model of kind {s.model!r}", s.model != "snm"), ("resume", s.resume),
         (f"engine {s.engine}", s.engine in CLUSTER), ("the multinomial loss", s.training.loss == "multinomial"),
-        ("several passes", s.training.passes > 1),
+        ("several passes", s.training.passes > 1), ("size", s.size is not None), ("a cache", bool(s.spec.caches)),
     ):  # fmt: skip
         if wrong:
             raise SettingsError(f"{what} is not for several sources; leave out the names, or train another model")
@@ -192,7 +192,9 @@ def _learn_words(given: _Given, writer: ModelWriter, work: Work) -> tuple[Vocabu
     if not s.spec.has_classes or not text.events:
         return vocabulary, None
     with work.progress("word classes", word_classes.PASSES * min(len(vocabulary), word_classes.FREQUENT)) as bar:
-        return vocabulary, word_classes.learn_classes(text, len(vocabulary), s.classes, s.seed, bar, s.memory // 2)
+        return vocabulary, word_classes.learn_classes(
+            text, len(vocabulary), s.classes or word_classes.default_classes(text.events), s.seed, bar, s.memory // 2
+        )
 
 
 def _together(texts: list[Sources], on_error: str) -> Sources:

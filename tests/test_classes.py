@@ -17,7 +17,7 @@ from snm.loading import load
 from snm.pipeline import train
 from snm.scoring.model import SnmModel
 from snm.settings import Settings
-from snm.text.classes import learn_classes
+from snm.text.classes import default_classes, learn_classes
 from snm.text.encoding import Text
 from tests.conftest import extractor_of, random_text, text_of
 
@@ -102,3 +102,7 @@ def test_a_model_with_classes(tmp_path: Path) -> None:
     assert "[~<S> w3]" in [part.feature for part in parts]
     plain = train([text], tmp_path / "plain", Settings(order=1, threads=1))
     assert model.score("w3 w14 w25") > plain.score("w3 w14 w25")
+
+
+def test_a_little_text_has_few_classes() -> None:
+    assert [default_classes(tokens) for tokens in (1, 2_000_000, 2_000_001)] == [64, 64, 256]

@@ -34,6 +34,8 @@ CASES = {
     "pruned": replace(BIGRAMS, features=f"ngram(0..6) + {SMALL_SKIPS}", prune=3),
     "classes-closed": replace(BIGRAMS, features="medium", classes=8, closed=True, min_count=20),
     "no-singles": replace(BIGRAMS, features="snm4", weight_bits=16, training=TrainingSettings(loss="poisson")),
+    "cache": replace(BIGRAMS, features="snm3 + cache(a=0..2, words=30, half=10)"),
+    "cache-closed": replace(BIGRAMS, features=f"{SMALL_SKIPS} + cache(words=9, half=3)", closed=True, min_count=20),
     "wide": replace(BIGRAMS, features="snm3"),
     "wide-16bit-ungated": replace(BIGRAMS, features="snm3", weight_bits=16, gate=0),
 }

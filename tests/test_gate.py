@@ -138,7 +138,7 @@ def test_scores_equal_the_reference_from_rows_and_gate(gated: SnmModel, text_fil
         tokens = [*gated.context(line).tolist(), 1]
         for k in range(1, len(tokens)):
             keys = gated._keys(np.array(tokens[:k], np.uint32))
-            found, _ = gated._look_up(keys, tokens[k])
+            found, _ = gated._look_up(keys, tokens[k], np.array(tokens[:k], np.uint32))
             matrix = gated.matrix
             known: list[tuple[float, int, float] | None] = [
                 (2 ** (matrix.unigram_code / 8), int(matrix.unigram_links), float(matrix.unigram_sum))

@@ -279,6 +279,38 @@ class TestClosedVocabulary(LanguageModelTests):
 
 
 @pytest.fixture(scope="module")
+def cache_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> RowModel:
+    """A model of long lines that repeat themselves, with caches that reach less far."""
+    folder = tmp_path_factory.mktemp("cache")
+    lines = sorted(corpus_file.read_text().splitlines() * 2)  # enough words for a gate
+    long = [" ".join(lines[i : i + 20]) for i in range(0, len(lines), 20)]
+    (folder / "text").write_text("\n".join(long) + "\n")
+    features = "ngram(0..2) + class(r=1, a=0) + cache(a=0..2, words=25, half=10) + cache(a=0, words=12, half=4)"
+    return train(folder / "text", folder / "m", Settings(features=features, classes=4, threads=1), dev=folder / "text")
+
+
+class TestCache(LanguageModelTests):
+    """A model whose states are longer than its features."""
+
+    @pytest.fixture
+    def model(self, cache_model: RowModel) -> RowModel:
+        return cache_model
+
+    def test_threads_do_not_change_scores(self, model: LanguageModel) -> None:
+        """The last bits of a gate depend on how many events it weighs together."""
+        tokens = encode_lines([self.SENTENCE] * 500, model.vocabulary).tokens
+        assert model.probabilities(tokens) == pytest.approx(model.probabilities(tokens, threads=3), rel=1e-6)
+
+    def test_words_of_the_text_are_explained(self, model: RowModel) -> None:
+        assert model.manifest["requires"] == ["cache"]
+        assert model.state_width == 27
+        parts = {part.feature: part for part in model.explain("the cat sees the cat")[4].parts}
+        assert parts["[cache the]"].share == pytest.approx(parts["[cache the]"].weight), "only cat has followed the"
+        assert {"[cache]", "[the]"} <= set(parts)
+        assert "[cache sees the]" not in parts
+
+
+@pytest.fixture(scope="module")
 def family_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> RowModel:
     assert callable(suffix_pair)  # the import registers it
     path = tmp_path_factory.mktemp("family") / "m"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from snm.arguments import MAX_THREADS, file_path
+from snm.arguments import MAX_THREADS, file_path, shown
 from snm.cli.bars import Bars
 from snm.cli.options import (
     ON_ERROR,
@@ -27,9 +27,10 @@ from snm.cli.warmup import compiling
 
 if TYPE_CHECKING:
     from snm.counted import CountedText
+    from snm.progress import Notify
     from snm.settings import Settings
 
-SUMMARY = ("features", "rows", "links", "network", "parameters", "text", "training", "estimation")
+SUMMARY = ("features", "rows", "links", "network", "parameters", "text", "training", "estimation", "tuning")
 
 option = partial(click.option, cls=GroupedOption)
 # fmt: off
@@ -74,8 +75,9 @@ OPTIONS = [
 
     option("--prune", group="Features", type=Number(1, 1 << 31), default=2, show_default=True,
         help="Leave out features seen less often than this, except n-grams of up to five words."),
-    option("--classes", group="Features", type=Number(4, 65536), default=256, show_default=True,
-        help="Number of word classes to learn, where the features use them."),
+    option("--classes", group="Features", type=Number(4, 65536),
+        help="Number of word classes to learn, where the features use them.  [default: 256; 64 from a text of up to "
+        "2 M tokens]"),
 
     option("--gate", group="Estimation", type=Number(0), default=64, show_default=True,
         help="Hidden units of the gate, which weighs the features of an event against each other; 0 for none."),
@@ -160,11 +162,17 @@ def training_options(command: Command) -> Command:
 @click.option("-o", "--output", required=True, help="Folder or URL of the model to write.")
 @click.option("--counts", help="Folder of snm count or snm merge, instead of TEXT: its text, vocabulary and features.")
 @training_options
+@click.option("--tune", type=float, is_flag=False, flag_value=300.0, metavar="[SECONDS]",
+              help="First choose metafeatures, classes, pruning and the rate by held-out text: models of a sample "
+              "are trained for about so many seconds. Other options that are given stay.  [default: 300]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a model of that name.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @import_option
 @json_option
-def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
+def train(
+    text: tuple[str, ...], output: str, counts: str | None, tune: float | None, as_json: bool, quiet: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Train a model on TEXT: files (plain, gz, bz2, xz, zst), folders, globs, URLs, or - for standard input.
 
     One sentence a line, words separated by white space. NAME=TEXT for each of several sources, with --dev, makes a
@@ -185,6 +193,8 @@ def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool,
     sources = named_sources(text)
     texts = tuple(sources.values()) if isinstance(sources, dict) else text
     _compile(texts, output, settings, options["force"], as_json, quiet)
+    if tune is not None:
+        settings = _tuned(texts, settings, tune, options, say, as_json, quiet)
     begun = time.perf_counter()
     with Peak() as peak:
         model = run(
@@ -200,6 +210,23 @@ def train(text: tuple[str, ...], output: str, counts: str | None, as_json: bool,
     else:
         memory = f", {peak.bytes / 1e9:.1f} GB of memory at the peak" if peak.bytes else ""
         say(f"wrote {output}: {size / 1e6:,.1f} MB in {seconds:.1f} s{memory}")
+
+
+def _tuned(
+    text: tuple[str, ...], settings: Settings, seconds: float, options: dict[str, Any], say: Notify, as_json: bool,
+    quiet: bool,
+) -> Settings:  # fmt: skip
+    """The settings with those that were chosen by held-out text."""
+    from snm.planning.tuning import TUNED, tune
+
+    if not text or options["paper"]:
+        raise click.UsageError(f"--tune would have no effect with {'--paper' if text else '--counts'}; leave out one")
+    keep = sorted(_given_options() & set(TUNED))
+    dev = list(options["dev"]) or None
+    made = tune(list(text), settings, seconds=seconds, keep=keep, dev=dev, progress=Bars(as_json, quiet), notify=say)
+    chosen = " ".join(f"--{name} {shown(value) if ' ' in str(value) else value}" for name, value in made.chosen.items())
+    say(f"tuned on {made.sample_tokens:,} tokens{'' if made.complete else ', not everything was tried'}: {chosen}")
+    return made.settings
 
 
 def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool, as_json: bool, quiet: bool) -> None:

@@ -9,6 +9,7 @@ from copy import copy
 import numpy as np
 
 from snm.errors import SpecError
+from snm.features.cache_rows import CacheReader
 from snm.features.families import Family, FamilyKeys, family_named
 from snm.features.specification import FeatureSpec, FeatureType
 from snm.kernels import features as feature_kernels
@@ -40,6 +41,15 @@ class Extractor:
         # events of a block, whose keys stay in the cache: an odd multiple of 64, so that the keys of one event are not
         # all in the same few sets of the first-level cache
         self.block = max(17, (1 << 9) // self.n_templates | 1) * 64
+
+    def cache_reader(self, used: bool = True) -> CacheReader:
+        """What computes the rows of the specification's caches; of none where they are not used."""
+        return CacheReader(self.spec.caches if used else [], len(self.vocabulary), self.vocabulary.never_a_target)
+
+    @property
+    def state_width(self) -> int:
+        """Words before a target that the features and caches of its event depend on."""
+        return max(self.span, *(cache.words + cache.adjacent for cache in self.spec.caches), 0)
 
     def _make_templates(self) -> np.ndarray:
         """The templates that are not of families, as records of TEMPLATE."""

@@ -12,6 +12,7 @@ The specification language is a sum of terms:
     skip(r=1, s=4..*, a=0..2, tied, cap=20)     skip length not part of the feature; * ends at cap
     class(r=1..3, s=0, a=0..1)                  like skip, the r remote words by their class; s may be 0
     family(name)                                a family registered with `feature_family`
+    cache(a=0..2, words=2000, half=500)         words of the segment so far, see `snm.features.caches`
     snm5-skip                                   a preset, alone or in a sum
 """
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from snm.arguments import shown
 from snm.errors import SpecError
+from snm.features.caches import DEFAULT_ADJACENT, DEFAULT_HALF, DEFAULT_WORDS, MAX_CACHE_WORDS, MAX_HALVES, Cache
 from snm.features.families import family_named
 
 DEFAULT_CAP = 20  # where the skip length of `*` ends
@@ -111,7 +113,7 @@ class Range:
 class Term:
     """One term of a specification."""
 
-    kind: str  # ngram, skip, class or family
+    kind: str  # ngram, skip, class, family or cache
     words: Range
     r: Range
     s: Range
@@ -119,8 +121,11 @@ class Term:
     tied: bool = False
     cap: int = DEFAULT_CAP
     family: str = ""
+    half: int = 0
 
     def __str__(self) -> str:
+        if self.kind == "cache":
+            return f"cache(a={self.a}, words={self.words}, half={self.half})"
         if self.kind == "family":
             return f"family({self.family})"
         if self.kind == "ngram":
@@ -203,6 +208,13 @@ class FeatureSpec:
         return any(term.kind == "class" for term in self.terms)
 
     @property
+    def caches(self) -> list[Cache]:
+        """The caches, each once. They have no features, so no types and no templates."""
+        found = (term for term in self.terms if term.kind == "cache")
+        made = (Cache(a, term.words.low, term.half) for term in found for a in term.a.upto(MAX_WORDS))
+        return list(dict.fromkeys(made))
+
+    @property
     def families(self) -> list[str]:
         return [term.family for term in self.terms if term.kind == "family"]
 
@@ -233,11 +245,11 @@ def _ngram(words: Range) -> Term:
 
 
 def _parse_term(piece: str, text: str) -> Term:
-    match = re.fullmatch(r"(ngram|skip|class|family)\s*\((.*)\)", piece)
+    match = re.fullmatch(r"(ngram|skip|class|family|cache)\s*\((.*)\)", piece)
     if match is None:
         raise SpecError(
             f"features {shown(text)}: cannot read {shown(piece)}; expected ngram(...), skip(...), class(...), "
-            f"family(name) or a preset ({', '.join(PRESETS)})"
+            f"family(name), cache(...) or a preset ({', '.join(PRESETS)})"
         )
     kind, arguments = match.group(1), [part.strip() for part in match.group(2).split(",")]
     if kind == "family":
@@ -248,7 +260,31 @@ def _parse_term(piece: str, text: str) -> Term:
         if len(arguments) != 1:
             raise SpecError(f"{shown(piece)}: ngram takes one range of context words, such as ngram(0..4)")
         return _ngram(_parse_range(arguments[0], piece, "words", MAX_WORDS))
+    if kind == "cache":
+        return _parse_cache(piece, arguments)
     return _parse_skip(piece, arguments, kind)
+
+
+def _parse_cache(piece: str, arguments: list[str]) -> Term:
+    a, numbers = Range(*DEFAULT_ADJACENT), {"words": DEFAULT_WORDS, "half": DEFAULT_HALF}
+    for argument in filter(None, arguments):
+        name, _, value = (part.strip() for part in argument.partition("="))
+        if name == "a":
+            a = _parse_range(value, piece, name, MAX_WORDS)
+        elif name in numbers and value.isdigit() and 1 <= int(value) <= MAX_CACHE_WORDS:
+            numbers[name] = int(value)
+        else:
+            raise SpecError(
+                f"{shown(piece)}: cannot read {shown(argument)}; expected a= with a range, words= or half= with a "
+                f"number from 1 to {MAX_CACHE_WORDS}"
+            )
+    words, half = numbers["words"], numbers["half"]
+    if words > MAX_HALVES * half:
+        raise SpecError(
+            f"{shown(piece)}: half={half} is too short for {words} words; give half={-(-words // MAX_HALVES)} or more, "
+            f"or words={MAX_HALVES * half} or less"
+        )
+    return Term("cache", Range(words, words), Range(0, 0), Range(0, 0), a, half=half)
 
 
 def _parse_skip(piece: str, arguments: list[str], kind: str) -> Term:
@@ -317,6 +353,8 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Templ
         if term.kind == "family":
             for column in range(family_named(term.family).columns):
                 skips.setdefault(FeatureType(0, 0, 0, term.family, column), {0})
+            continue
+        if term.kind == "cache":
             continue
         for r, a in _shapes(term):
             for s in term.s.upto(term.cap):

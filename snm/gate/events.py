@@ -13,11 +13,13 @@ from snm.text.encoding import Text
 
 
 def gate_events(extractor: Extractor, matrix: Matrix, text: Text) -> GateEvents:
-    """The rows of a text's events."""
-    n = extractor.n_templates
+    """The rows of a text's events, and of its caches."""
+    caches = extractor.cache_reader()
+    n = extractor.n_templates + len(caches)
     gate = Gate.of(np.zeros(n, np.float32), n)
-    made, filled = GateEvents.empty(text.events, n), 0
+    made, filled = GateEvents.empty(text.events, n, len(caches)), 0
     for start, stop in extractor.blocks(0, len(text.tokens)):
-        found = row_kernels.find(extractor.keys(text.tokens, start, stop), text.tokens[start:stop], matrix, gate)
+        keys, cached = extractor.keys(text.tokens, start, stop), caches.rows(text.tokens, start, stop)
+        found = row_kernels.find(keys, text.tokens[start:stop], matrix, gate, cached)
         filled += made.add(found, filled)
     return made.first(filled)

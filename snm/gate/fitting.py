@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,26 +48,34 @@ class GateReport:
 
 
 class GateEvents:
-    """The rows of held-out events: what the gate sees of them, and M of the target."""
+    """The rows of held-out events: what the gate sees of them, and M of the target.
 
-    def __init__(self, code: np.ndarray, length: np.ndarray, row_sum: np.ndarray, weight: np.ndarray) -> None:
+    The rows of `caches` caches stand after those of the templates. They count as templates here.
+    """
+
+    def __init__(
+        self, code: np.ndarray, length: np.ndarray, row_sum: np.ndarray, weight: np.ndarray, caches: int = 0
+    ) -> None:
         """Count codes, numbers of links, row sums (0 where there is no row) and M_qj. All (events, templates)."""
-        self.templates = code.shape[1]
+        self.templates, self.caches = code.shape[1], caches
         self.codes, self.lengths, self.sums, self.weights = code, length, row_sum, weight
 
     @classmethod
     def joined(cls, parts: Sequence[GateEvents]) -> GateEvents:
-        """The events of several texts."""
-        names = "codes", "lengths", "sums", "weights"
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        """The events of several texts, without caches."""
+        codes, lengths, sums, weights = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("codes", "lengths", "sums", "weights")
+        )
+        return cls(codes, lengths, sums, weights)
 
     @classmethod
-    def empty(cls, events: int, templates: int) -> GateEvents:
-        types = np.uint8, np.float32, np.float32, np.float32
-        return cls(*(np.empty((events, templates), dtype) for dtype in types))
+    def empty(cls, events: int, templates: int, caches: int = 0) -> GateEvents:
+        shape = events, templates
+        length, row_sum, weight = (np.empty(shape, np.float32) for _ in range(3))
+        return cls(np.empty(shape, np.uint8), length, row_sum, weight, caches)
 
     def first(self, n: int) -> GateEvents:
-        return GateEvents(self.codes[:n], self.lengths[:n], self.sums[:n], self.weights[:n])
+        return GateEvents(self.codes[:n], self.lengths[:n], self.sums[:n], self.weights[:n], self.caches)
 
     def add(self, found: Any, at: int) -> int:
         """Write the events of a block from event `at` on; return how many there are. `found`: `kernels.rows.Found`"""
@@ -125,15 +134,16 @@ def fit(
     """
     random = np.random.default_rng(seed)
     flat = initial_gate(events.templates, units, random)
-    training = NumpyGateTrainer(flat, events) if trainer is None else trainer(flat)
+    make = partial(NumpyGateTrainer, events=events) if trainer is None else trainer
+    training = make(flat)
     n = len(events) - int(len(events) * VALID_SHARE)
 
-    def perplexity() -> float:
+    def perplexity(trained: GateTrainer) -> float:
         starts = range(n, len(events), 4096)
-        loss = sum(training.loss(slice(start, min(start + 4096, len(events)))) for start in starts)
+        loss = sum(trained.loss(slice(start, min(start + 4096, len(events)))) for start in starts)
         return math.exp(loss / max(1, len(events) - n))
 
-    report = GateReport(len(events), perplexity(), [])
+    report = GateReport(len(events), perplexity(make(_without_caches(flat, events))), [])
     best = flat.copy()
     batch = min(max(n // STEPS_PER_PASS, MIN_BATCH), MAX_BATCH)
     done, steps = 0, PASSES * -(-n // batch)
@@ -145,10 +155,17 @@ def fit(
                 done += 1
                 training.step(chosen, RATE * _schedule(done / steps))
                 advance(len(chosen))
-            report.perplexities.append(perplexity())
+            report.perplexities.append(perplexity(training))
             if report.perplexities[-1] == min(report.perplexities):
                 best = training.weights()
     return best, report
+
+
+def _without_caches(flat: np.ndarray, events: GateEvents) -> np.ndarray:
+    """The gate with the least weights for caches: a model without a gate has none."""
+    made = flat.copy()
+    Gate.of(made, events.templates).offset[events.templates - events.caches :] = -MAX_GATE
+    return made
 
 
 def refit(

@@ -48,7 +48,7 @@ def _lengths(model: LanguageModel, context: np.ndarray, word: int) -> list[int]:
         rows = model._find(model._keys(context))[0].tolist()
         return [q + 1 for q, row in enumerate(rows) if row >= 0 and word in model.row(row)[0]]
     if isinstance(model, SnmModel):
-        found, _ = model._look_up(model._keys(context), word)
+        found, _ = model._look_up(model._keys(context), word, context)
         kinds = [model.spec.types[template.type_index] for template in model.spec.templates]
         weights = found.weight[:, 0].tolist()
         return [kind.a + 1 for kind, weight in zip(kinds, weights, strict=True) if kind.is_ngram and weight > 0]

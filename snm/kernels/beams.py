@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import carray, types
 
+from snm.kernels.caches import add_cache_rows, add_cached
 from snm.kernels.compile import array_helper, helper, kernel, kernel_for
 from snm.kernels.fastmath import log10_in_place
 from snm.kernels.gate import EventRows, add_unigram, mix
@@ -30,6 +31,7 @@ from snm.kernels.rows import find_rows
 from snm.kernels.simd import TILE
 from snm.kernels.states import SCORES, STATES, STEP, WORDS, are_states, are_valid, pointer
 from snm.layouts.beams import BEAM_RECORD
+from snm.layouts.caches import Caches
 from snm.layouts.gate import INPUTS, Gate
 from snm.layouts.keys import ABSENT, EMPTY_KEY, TEMPLATE
 from snm.layouts.matrix import Matrix, Spread
@@ -46,12 +48,14 @@ class Beam(NamedTuple):
     keys: np.ndarray  # (templates, TILE) uint64
     records: np.ndarray  # (templates, TILE) int64
     first_with: np.ndarray  # (templates, TILE) int64: the first state with the same row, -1 where there is no row
-    scale: np.ndarray  # (templates, TILE) float32: the gate's factors
+    scale: np.ndarray  # (templates + caches, TILE) float32: the gate's factors
     members: np.ndarray  # (TILE,) int64: the distinct states
     which: np.ndarray  # (TILE,) int64: index in `members` of each state
     hashes: np.ndarray  # (TILE,) uint64: of the members
-    hashed_words: np.ndarray  # (2, width) uint64: hashes of a state's words and of their classes, last word first
+    hashed_words: np.ndarray  # (2, span) uint64: hashes of a state's words and of their classes, last word first
     read: np.ndarray  # (TILE,) float32: weights of words in a row
+    masses: np.ndarray  # (caches, TILE) float64: the summed weights of a cache's words, 0 where it has none
+    cached: np.ndarray  # (words,) float64: weights of words in all caches; zeros between calls
 
 
 @array_helper
@@ -69,53 +73,63 @@ def floats(address, shape):
     return carray(pointer(address), shape, np.float32)
 
 
-def make_beam(templates: int, width: int) -> Beam:
+@array_helper
+def doubles(address, shape):
+    return carray(pointer(address), shape, np.float64)
+
+
+def make_beam(templates: int, span: int, caches: int, words: int) -> Beam:
+    """`words` of the vocabulary."""
     square = templates, TILE
     return Beam(
         np.empty(square, np.uint64), np.empty(square, np.int64), np.empty(square, np.int64),
-        np.empty(square, np.float32), np.empty(TILE, np.int64), np.empty(TILE, np.int64),
-        np.empty(TILE, np.uint64), np.empty((2, width), np.uint64), np.empty(TILE, np.float32),
+        np.empty((templates + caches, TILE), np.float32), np.empty(TILE, np.int64), np.empty(TILE, np.int64),
+        np.empty(TILE, np.uint64), np.empty((2, span), np.uint64), np.empty(TILE, np.float32),
+        np.empty((caches, TILE)), np.zeros(words if caches else 0),
     )  # fmt: skip
 
 
 @array_helper
 def scratch_of(record):
     """The EventRows and the Beam of a record."""
-    n, units = record.n_templates, record.units
-    flat, square, states = (n * TILE,), (n, TILE), (TILE,)
+    n, units, caches = record.n_templates, record.units, record.n_caches
+    all = n + caches
+    flat, square, states = (all * TILE,), (n, TILE), (TILE,)
     rows = EventRows(
-        longs(record.rows_first_at, (n,)),
-        longs(record.rows_last_at, (n,)),
+        longs(record.rows_first_at, (all,)),
+        longs(record.rows_last_at, (all,)),
         hashes(record.rows_event_at, flat),
         floats(record.rows_code_at, flat),
         floats(record.rows_length_at, flat),
         floats(record.rows_row_sum_at, flat),
         floats(record.rows_weight_at, flat),
         floats(record.rows_scale_at, flat),
-        floats(record.rows_inputs_at, (3, n * TILE)),
+        floats(record.rows_inputs_at, (3, all * TILE)),
         floats(record.rows_hidden_at, (TILE, units)),
         floats(record.rows_columns_at, (units, TILE)),
         floats(record.rows_output_at, states),
-        carray(pointer(record.rows_sums_at), (2, TILE), np.float64),
+        doubles(record.rows_sums_at, (2, TILE)),
     )
     beam = Beam(
         hashes(record.beam_keys_at, square),
         longs(record.beam_records_at, square),
         longs(record.beam_first_with_at, square),
-        floats(record.beam_scale_at, square),
+        floats(record.beam_scale_at, (all, TILE)),
         longs(record.beam_members_at, states),
         longs(record.beam_which_at, states),
         hashes(record.beam_hashes_at, states),
-        hashes(record.beam_hashed_words_at, (2, record.width)),
+        hashes(record.beam_hashed_words_at, (2, record.span)),
         floats(record.beam_read_at, states),
+        doubles(record.beam_masses_at, (caches, TILE)),
+        doubles(record.beam_cached_at, (record.words if caches else 0,)),
     )
     return rows, beam
 
 
 @array_helper
 def model_of(record, starts_type, link_type, code_type):
-    """Matrix, gate, templates and classes of the model of a record."""
-    words, n = record.words, record.n_templates
+    """Matrix, gate, templates, classes and caches of the model of a record."""
+    words, n, all = record.words, record.n_templates, record.n_templates + record.n_caches
     matrix = Matrix(
         carray(pointer(record.starts_at), (record.n_starts,), starts_type),
         carray(pointer(record.data_at), (record.n_bytes,), np.uint8),
@@ -139,14 +153,23 @@ def model_of(record, starts_type, link_type, code_type):
         record.unigram_sum,
     )
     gate = Gate(
-        floats(record.gate_hidden_at, (n, INPUTS, record.units)),
+        floats(record.gate_hidden_at, (all, INPUTS, record.units)),
         floats(record.gate_bias_at, (record.units,)),
-        floats(record.gate_output_at, (n, record.units)),
-        floats(record.gate_offset_at, (n,)),
+        floats(record.gate_output_at, (all, record.units)),
+        floats(record.gate_offset_at, (all,)),
     )
     templates = carray(pointer(record.templates_at), (n,), TEMPLATE)
     classes = carray(pointer(record.classes_at), (words,), np.uint16)
-    return matrix, gate, templates, classes
+    of_caches, weights = (record.n_caches,), (record.n_caches, record.n_distances)
+    caches = Caches(
+        longs(record.cache_adjacent_at, of_caches),
+        longs(record.cache_words_at, of_caches),
+        doubles(record.cache_decay_at, weights),
+        doubles(record.cache_sums_at, weights),
+        floats(record.cache_codes_at, (record.n_distances,)),
+        record.never_a_target,
+    )
+    return matrix, gate, templates, classes, caches
 
 
 @helper
@@ -269,13 +292,14 @@ def add_words(n, words, start, stop, matrix, beam, weights):
 @helper
 def find_states(n, states, tag, matrix, templates, classes, hash_mask, rows, beam):
     """Fill `rows` and `beam` with the rows of the first n of beam.members."""
-    by_class = False
+    by_class, span = False, beam.hashed_words.shape[1]
     for q in range(len(templates)):
         by_class |= templates[q].by_class != 0
     rows.first[0] = rows.last[0] = 0
     for c in range(n):
+        state = states[beam.members[c]]
         write_keys(
-            states[beam.members[c]], tag, templates, classes, by_class, hash_mask, c, beam.hashed_words, beam.keys
+            state[len(state) - span :], tag, templates, classes, by_class, hash_mask, c, beam.hashed_words, beam.keys
         )
         rows.last[0] = add_unigram(rows, rows.last[0], c, np.uint32(0), matrix)
     find_rows(n, beam.keys, matrix, beam.records, rows)
@@ -285,7 +309,7 @@ def find_states(n, states, tag, matrix, templates, classes, hash_mask, rows, bea
 def weigh_states(n, gate, rows, beam):
     """Fill beam.scale with the gate's factors."""
     mix(n, rows, gate)
-    for q in range(len(beam.scale)):
+    for q in range(len(rows.last)):
         for i in range(rows.first[q], rows.last[q]):
             beam.scale[q, rows.event[i]] = rows.scale[i]
 
@@ -296,14 +320,16 @@ def score(states, words, record, starts_type, link_type, code_type, scores):
 
     A single row of `words` is for all states. The types are the dtypes of a model's starts, long links and singles.
     """
-    matrix, gate, templates, classes = model_of(record, starts_type, link_type, code_type)
+    matrix, gate, templates, classes, caches = model_of(record, starts_type, link_type, code_type)
     rows, beam = scratch_of(record)
     n, m, shared = len(states), scores.shape[1], len(words) == 1
     for c in range(n):
         beam.members[c] = beam.which[c] = c
     if shared and n > 1:
         n = find_equal(states, beam)
-    find_states(n, states, np.uint32(record.tag), matrix, templates, classes, record.hash_mask, rows, beam)
+    tag = np.uint32(record.tag)
+    find_states(n, states, tag, matrix, templates, classes, record.hash_mask, rows, beam)
+    add_cache_rows(n, states, tag, caches, rows, beam)
     share_rows(n, shared, beam)
     for start in range(0, m, TILE):
         stop = min(start + TILE, m)
@@ -311,6 +337,8 @@ def score(states, words, record, starts_type, link_type, code_type, scores):
         if start == 0:
             weigh_states(n, gate, rows, beam)  # while links are being fetched
         add_words(n, words, start, stop, matrix, beam, scores)
+    for c in range(n if len(caches.words) else 0):
+        add_cached(c, states[beam.members[c]], words[row_for(c, words)], tag, caches, beam, scores[c])
     for c in range(n):
         factor = 1.0 / rows.sums[1, c]
         for i in range(m):

@@ -70,12 +70,21 @@ class Found(NamedTuple):
     scale: np.ndarray  # the gate's factor exp(B), 0 where there is no row
 
 
-def find(keys: np.ndarray, targets: np.ndarray, matrix: Matrix, gate: Gate) -> Found:
-    """The rows of events, as `Found`. keys: (templates, events) uint64, targets: (events,) uint32"""
-    found = Found(*np.zeros((len(Found._fields), *keys.shape), np.float32))
+def find(keys: np.ndarray, targets: np.ndarray, matrix: Matrix, gate: Gate, cached: np.ndarray | None = None) -> Found:
+    """The rows of events, as `Found`. keys: (templates, events) uint64, targets: (events,) uint32
+
+    cached: rows of caches, which follow those of templates. (4, caches, events) float32
+    """
+    templates, n = len(keys), len(keys) + (0 if cached is None else cached.shape[1])
+    found = Found(*np.zeros((len(Found._fields), n, keys.shape[1]), np.float32))
     found.length[:] = 1
-    rows, records = make_rows(len(keys), len(gate.bias)), np.empty((len(keys), TILE), np.int64)
+    rows, records = make_rows(n, len(gate.bias)), np.empty((templates, TILE), np.int64)
     fill(keys, targets, matrix, rows, records, found)
+    if cached is not None:
+        for part, values in zip(found, cached, strict=False):
+            part[templates:] = values
+        found.scale[templates:] = found.row_sum[templates:]
+        found.length[found.row_sum == 0] = 1
     if len(gate.bias):
         weigh(found, rows, gate)
     return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from snm.kernels.bits import floor_log2
 from snm.kernels.compile import helper, kernel
-from snm.kernels.gate import add_unigram, clear, make_own_rows, mix
+from snm.kernels.gate import add_row, add_unigram, clear, make_own_rows, mix
 from snm.kernels.matrix import (
     NO_ROW,
     first_link,
@@ -343,14 +343,32 @@ def fill(start, stop, targets, matrix, scratch, rows):
     rows.last[before] = i
 
 
+@helper
+def fill_caches(start, stop, templates, cached, rows):
+    """Append the caches' rows of the events [start, stop) to `rows`. They follow those of the templates."""
+    i = np.int64(0)
+    for q in range(templates):
+        i = max(i, rows.last[q])
+    for q in range(cached.shape[1]):
+        rows.first[templates + q] = i
+        for e in range(start, stop):
+            i = add_row(rows, i, e - start, cached[0, q, e], cached[1, q, e], cached[2, q, e], cached[3, q, e])
+        rows.last[templates + q] = i
+
+
 @kernel
-def score(targets, matrix, gate, scratch, probabilities):
-    """probabilities[k] = P(targets[k]), of the events whose keys are in scratch.keys; 0 where there is no event."""
+def score(targets, matrix, gate, cached, scratch, probabilities):
+    """probabilities[k] = P(targets[k]), of the events whose keys are in scratch.keys; 0 where there is no event.
+
+    cached: rows of caches, see `snm.features.caches`. (4, caches, events) float32
+    """
     look_up(targets, matrix, scratch)
-    rows = make_own_rows(scratch.keys.shape[1], len(gate.bias))
+    templates = scratch.keys.shape[1]
+    rows = make_own_rows(templates + cached.shape[1], len(gate.bias))
     for start in range(0, len(targets), TILE):
         stop = min(start + TILE, len(targets))
         fill(start, stop, targets, matrix, scratch, rows)
+        fill_caches(start, stop, templates, cached, rows)
         mix(stop - start, rows, gate)
         for k in range(stop - start):
             event = rows.sums[1, k] > 0.0

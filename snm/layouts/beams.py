@@ -14,6 +14,9 @@ _SCALARS = [
     ("units", "<i8"),  # of the gate
     ("tag", "<i8"),  # of the vocabulary, see `Vocabulary.tag`
     ("width", "<i8"),  # words of a state; -1 where the features cannot be computed from a state's words
+    ("span", "<i8"),  # words of a state that features depend on; caches may see more
+    ("n_caches", "<i8"),
+    ("n_distances", "<i8"),  # of the caches' arrays
     ("n_starts", "<i8"),
     ("n_bytes", "<i8"),  # of the matrix data
     ("n_positions", "<i8"),  # of the long links
@@ -33,6 +36,7 @@ _SCALARS = [
 MODEL_ARRAYS = (
     "starts", "data", "long_links", "singles", "values", "unigrams", "single_of_template", "parent_of_template",
     "gate_hidden", "gate_bias", "gate_output", "gate_offset", "templates", "classes",
+    "cache_adjacent", "cache_words", "cache_decay", "cache_sums", "cache_codes",
 )  # fmt: skip
 ROW_ARRAYS = (
     "first", "last", "event", "code", "length", "row_sum", "weight", "scale", "inputs", "hidden", "columns", "output",
@@ -40,6 +44,7 @@ ROW_ARRAYS = (
 )  # fmt: skip
 BEAM_ARRAYS = (
     "keys", "records", "first_with", "scale", "members", "which", "hashes", "hashed_words", "read",
+    "masses", "cached",
 )  # fmt: skip
 """Names of the arrays whose addresses a record has: of the model, of `kernels.gate.EventRows` and `kernels.beams.Beam`
 scratch memory, in the order of those tuples."""

@@ -182,7 +182,8 @@ class Planner:
         if not self.settings.spec.has_classes:
             return None
         words, memory = len(self.sample.vocabulary), CLASS_TOKENS * classes.TOKEN_BYTES
-        return classes.learn_classes(self.sample.text, words, self.settings.classes, self.settings.seed, memory=memory)
+        number = self.settings.classes or classes.default_classes(self.events)
+        return classes.learn_classes(self.sample.text, words, number, self.settings.seed, memory=memory)
 
     def counting(self, f: Forecast) -> Counting:
         """Partitions, memory and what is spilled, by the rules of the CPU engine."""

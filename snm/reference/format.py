@@ -13,6 +13,7 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import astuple
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,6 +115,7 @@ class Row(NamedTuple):
     count_code: int
     weights: dict[int, float]  # of each target
     row_sum: float
+    length: float | None = None  # what the gate sees for the number of links, where that is something else
 
 
 class StoredRow(NamedTuple):
@@ -139,7 +141,7 @@ class SnmModel(RowModel):
         unigrams = dict(enumerate(self._array("unigrams").tolist()))
         self.unigrams = Row(pages["unigram_code"], {w: m for w, m in unigrams.items() if m}, sum(unigrams.values()))
         if self.manifest["gate"] is not None:
-            n, units = len(self.spec.templates), self.manifest["gate"]["units"]
+            n, units = len(self.spec.templates) + len(self.spec.caches), self.manifest["gate"]["units"]
             w, a, v, b = np.split(self._array("gate"), np.cumsum([n * 4 * units, units, n * units]))
             self.gate = w.reshape(n, 4, units), a, v.reshape(n, units), b
         if len(self.starts) != (1 << self.page_bits) + 1 or self.data[self.starts[-1] :] != bytes(256):
@@ -213,14 +215,33 @@ class SnmModel(RowModel):
         return found
 
     def event_rows(self, context: Context) -> list[Row | None]:
-        """The row of each template after a context, None where there is none."""
-        return [None if key is None else self.row(key) for key in self.keys(context)]
+        """The row of each template and each cache after a context, None where there is none."""
+        rows = [None if key is None else self.row(key) for key in self.keys(context)]
+        caches = self.spec.caches if self.manifest["gate"] is not None else []
+        return rows + [self._cache(context, *astuple(cache)) for cache in caches]
+
+    def _cache(self, context: Context, adjacent: int, words: int, half: int) -> Row | None:
+        """The words of a context that follow the same `adjacent` words as the target does. The nearest come first."""
+        here, weights, end = [], dict[int, float](), len(context)
+        for k in range(end - 1, max(0, end - words - 1, adjacent - 1), -1):
+            if (
+                context[k] not in self.never_targets
+                and context[k - adjacent : k] == context[end - adjacent :][:adjacent]
+            ):
+                here.append((context[k], 0.5 ** ((end - k) / half)))
+        mass = sum(weight for _, weight in here)
+        for word, weight in here:
+            weights[word] = weights.get(word, 0.0) + weight / mass
+        return Row(min(255, round(8 * math.log2(len(here)))), weights, 1.0, mass) if here else None
 
     def scales(self, rows: Sequence[Row | None]) -> list[float]:
         """What the gate multiplies each template's row by: exp(B); 1 without a gate, 0 where there is no row."""
         if self.manifest["gate"] is None:
             return [0.0 if row is None else 1.0 for row in rows]
-        inputs = [None if row is None else (2 ** (row.count_code / 8), len(row.weights), row.row_sum) for row in rows]
+        inputs = [
+            None if row is None else (2 ** (row.count_code / 8), row.length or len(row.weights), row.row_sum)
+            for row in rows
+        ]
         return paper.gate_weights(inputs, self.gate)
 
     def _score(self, context: Context, target: int) -> float:

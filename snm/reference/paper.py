@@ -238,7 +238,7 @@ def probability(m: Matrix, features: set[Feature], target: int) -> float:
     return y.get(target, 0.0) / sum(y.values())
 
 
-def gate_weights(rows: Sequence[tuple[float, int, float] | None], gate: Sequence[np.ndarray]) -> list[float]:
+def gate_weights(rows: Sequence[tuple[float, float, float] | None], gate: Sequence[np.ndarray]) -> list[float]:
     """exp(B) of each template; 0 where it has no row.
 
     `rows` has (C_i*, number of links, row sum) for each template, or None. `gate`: see `snm.layouts.gate.Gate`.

@@ -11,6 +11,7 @@ from snm.features.extraction import Extractor
 from snm.kernels import beams as beam_kernels
 from snm.kernels import gate as gate_kernels
 from snm.layouts.beams import BEAM_ARRAYS, BEAM_RECORD, MODEL_ARRAYS, ROW_ARRAYS
+from snm.layouts.caches import Caches
 from snm.layouts.gate import Gate
 from snm.layouts.matrix import Matrix
 
@@ -21,7 +22,7 @@ class BeamScorer(ABC):
     def __init__(self, extractor: Extractor, kernels: tuple[Any, Any]) -> None:
         self.extractor = extractor
         self.expand, self.step = kernels
-        self.state_bytes = -1 if extractor.has_families else 4 * extractor.span
+        self.state_bytes = -1 if extractor.has_families else 4 * extractor.state_width
         """Length of a state that `step` takes; -1 where features of families need more than a state."""
         self.tag = extractor.vocabulary.tag
         self._kept: list[Any] = []  # arrays whose addresses are in records, which live as long as the model
@@ -38,7 +39,7 @@ class BeamScorer(ABC):
         """The address of a new record of this model, with scratch memory for one call at a time."""
         record, arrays = self.record()
         record["words"], record["tag"] = len(self.extractor.vocabulary), self.tag
-        record["width"] = -1 if self.extractor.has_families else self.extractor.span
+        record["width"] = -1 if self.extractor.has_families else self.extractor.state_width
         record["never_a_target"] = self.extractor.vocabulary.never_a_target
         record["hash_mask"] = self.extractor.layout.hash_mask
         for name, array in arrays.items():
@@ -50,9 +51,9 @@ class BeamScorer(ABC):
 class SnmBeams(BeamScorer):
     """`expand` and `step` of an SNM."""
 
-    def __init__(self, extractor: Extractor, matrix: Matrix, gate: Gate) -> None:
+    def __init__(self, extractor: Extractor, matrix: Matrix, gate: Gate, caches: Caches) -> None:
         """`gate` as `Gate.folded` makes it."""
-        self._matrix, self._gate = matrix, gate
+        self._matrix, self._gate, self._caches = matrix, gate, caches
         types = [array.dtype.name for array in (matrix.starts, matrix.long_links, matrix.singles)]
         super().__init__(extractor, beam_kernels.kernels_of(*types))
 
@@ -62,13 +63,18 @@ class SnmBeams(BeamScorer):
         classes = np.zeros(1, np.uint16) if extractor.classes is None else extractor.classes
         model = (
             m.starts, m.data, m.long_links, m.singles, m.values, m.unigrams, m.single_of_template,
-            m.parent_of_template, *g, extractor.templates, classes,
+            m.parent_of_template, *g, extractor.templates, classes, *self._caches[:5],
         )  # fmt: skip
-        rows, beam = gate_kernels.make_rows(n, len(g.bias)), beam_kernels.make_beam(n, extractor.span)
+        n_caches, words = len(self._caches.words), len(extractor.vocabulary)
+        rows = gate_kernels.make_rows(n + n_caches, len(g.bias))
+        beam = beam_kernels.make_beam(n, extractor.span, n_caches, words)
         record = np.zeros(1, BEAM_RECORD)
         for name, value in {
             "n_templates": n,
             "units": len(g.bias),
+            "span": extractor.span,
+            "n_caches": n_caches,
+            "n_distances": len(self._caches.codes),
             "n_starts": len(m.starts),
             "n_bytes": len(m.data),
             "n_positions": len(m.long_links),

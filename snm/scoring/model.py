@@ -15,6 +15,7 @@ from snm import manifest, storage
 from snm.errors import FormatError, InputError
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
+from snm.kernels import caches as cache_kernels
 from snm.kernels import matrix as matrix_kernels
 from snm.kernels import rows as row_kernels
 from snm.kernels.states import follower
@@ -75,10 +76,10 @@ class RowModel(StatefulModel):
 
     @property
     def state_width(self) -> int:
-        return self.extractor.span
+        return self.extractor.state_width
 
     def start(self) -> bytes:
-        return np.full(self.extractor.span, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
+        return np.full(self.state_width, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
 
     @cached_property
     @abstractmethod
@@ -148,7 +149,7 @@ class RowModel(StatefulModel):
     @cached_property
     def _following(self) -> tuple[Any, int, int, int]:
         """(kernel, tag, vocabulary size, state width) of `follow`. Cached: looking them up takes a fifth of a call."""
-        return follower(), self.vocabulary.tag, len(self.vocabulary), self.extractor.span
+        return follower(), self.vocabulary.tag, len(self.vocabulary), self.state_width
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = super()._candidates(states, words)
@@ -169,7 +170,8 @@ class SnmModel(RowModel):
 
     def _open(self) -> None:
         super()._open()
-        templates = self.extractor.n_templates
+        self.caches = self.extractor.cache_reader(used=self.manifest["gate"] is not None)
+        templates = self.extractor.n_templates + len(self.caches)
         self.matrix = open_matrix(self._array, self.manifest["pages"], self.extractor)
         flat, units = np.zeros(templates, np.float32), 0
         if self.manifest["gate"] is not None:
@@ -181,27 +183,31 @@ class SnmModel(RowModel):
             )
         self.gate, m = Gate.of(flat, templates), self.matrix
         self._folded = self.gate.folded(int(m.unigram_code), float(m.unigram_links), float(m.unigram_sum))
-        self._scorer = TextScorer(self.extractor, m, self._folded, self.manifest["training"]["prune"])
+        self._scorer = TextScorer(self.extractor, m, self._folded, self.manifest["training"]["prune"], self.caches)
 
     def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
         return self._scorer.probabilities(tokens, threads)
 
-    def _look_up(self, keys: np.ndarray, word: int) -> tuple[Any, np.ndarray]:
-        """The rows of an event with target `word`, as `Found`, and the gate's factors. (templates,) float64"""
-        found = row_kernels.find(keys, np.array([word], np.uint32), self.matrix, self._folded)
+    def _look_up(self, keys: np.ndarray, word: int, context: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The rows of an event with target `word`, as `Found`, and the gate's factors. (templates + caches,) float64"""
+        tokens = np.append(context, np.uint32(word)).astype(np.uint32)
+        cached = self.caches.rows(tokens, len(context), len(tokens))
+        found = row_kernels.find(keys, tokens[-1:], self.matrix, self._folded, cached)
         return found, found.scale[:, 0].astype(np.float64)
 
     @cached_property
     def _beams(self) -> BeamScorer:
-        return SnmBeams(self.extractor, self.matrix, self._folded)
+        return SnmBeams(self.extractor, self.matrix, self._folded, self.caches.layout)
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         keys = self._keys(context)
-        found, scale = self._look_up(keys, END)
+        found, scale = self._look_up(keys, END, context)
         y: np.ndarray = scale[0] * self.matrix.unigrams.astype(np.float64)
-        for q in np.flatnonzero(found.row_sum[1:, 0] > 0) + 1:
+        for q in np.flatnonzero(found.row_sum[1 : len(keys), 0] > 0) + 1:
             targets, weights = matrix_kernels.read_row(q, keys[q, 0], self.matrix)
             y[targets] += scale[q] * weights
+        if len(self.caches):
+            cache_kernels.add_distribution(context, scale[len(keys) :], self.caches.layout, y)
         y /= (scale * found.row_sum[:, 0]).sum()
         return y
 
@@ -213,14 +219,9 @@ class SnmModel(RowModel):
 
     def gate_events(self, text: Text) -> GateEvents:
         """The rows of a text's events, which a gate is learned on."""
-        from snm.gate.fitting import GateEvents
+        from snm.gate.events import gate_events
 
-        n = self.extractor.n_templates
-        made, filled, ungated = GateEvents.empty(text.events, n), 0, Gate.of(np.zeros(n, np.float32), n)
-        for start, stop in self.extractor.blocks(0, len(text.tokens)):
-            keys = self.extractor.keys(text.tokens, start, stop)
-            filled += made.add(row_kernels.find(keys, text.tokens[start:stop], self.matrix, ungated), filled)
-        return made.first(filled)
+        return gate_events(self.extractor, self.matrix, text)
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         m = self.matrix
@@ -240,7 +241,7 @@ class SnmModel(RowModel):
         return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
-        found, scale = self._look_up(self._keys(tokens[:-1]), tokens[-1])
+        found, scale = self._look_up(self._keys(tokens[:-1]), tokens[-1], tokens[:-1])
         row_sums = scale * found.row_sum[:, 0]
         denominator = row_sums.sum()
         shares = scale * found.weight[:, 0] / denominator
@@ -256,6 +257,8 @@ class SnmModel(RowModel):
 
         A ~ stands before a word that is represented by its class.
         """
+        if q >= len(self.spec.templates):
+            return self._cache_text(self.spec.caches[q - len(self.spec.templates)].adjacent, context)
         template = self.spec.templates[q]
         feature_type = self.spec.types[template.type_index]
         if feature_type.family is not None:
@@ -268,3 +271,7 @@ class SnmModel(RowModel):
         remote = [f"~{word}" if feature_type.classes else word for word in words[end - template.r : end]]
         skip = ["skip-*"] if feature_type.s is None else [f"skip-{template.s}"] if template.s else []
         return f"[{' '.join([*remote, *skip, *adjacent])}]"
+
+    def _cache_text(self, adjacent: int, context: np.ndarray) -> str:
+        """A cache, and the words that its own follow: [cache of the]."""
+        return f"[{' '.join(['cache', *(self.vocabulary.words[i] for i in context[len(context) - adjacent :])])}]"

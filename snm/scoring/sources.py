@@ -61,7 +61,8 @@ class Member:
         n = self.extractor.n_templates
         ungated = Gate.of(np.zeros(n, np.float32), n)
         self.ungated = ungated
-        self.scorer = TextScorer(self.extractor, self.matrix, ungated, model.manifest["training"]["prune"])
+        prune, self.caches = model.manifest["training"]["prune"], self.extractor.cache_reader()
+        self.scorer = TextScorer(self.extractor, self.matrix, ungated, prune, self.caches)
 
     def ids(self, tokens: np.ndarray) -> np.ndarray:
         """The ids of tokens in the member's own vocabulary."""
@@ -336,7 +337,7 @@ class _Beams:
     """Records for the kernels that score word by word: one of each member, and one of the gate over all."""
 
     def __init__(self, members: list[Member], gate: Gate) -> None:
-        self.members, self.own = members, [SnmBeams(m.extractor, m.matrix, m.ungated) for m in members]
+        self.members, self.own = members, [SnmBeams(m.extractor, m.matrix, m.ungated, m.caches.layout) for m in members]
         self.addresses = np.array([beams.address for beams in self.own], np.int64)
         self.kernels = [
             kernels.member_kernels(*(a.dtype.name for a in (m.matrix.starts, m.matrix.long_links, m.matrix.singles)))
@@ -365,7 +366,7 @@ def _gate_record(templates: int, gate: Gate) -> tuple[np.ndarray, dict[str, np.n
     """A record with the gate over all members, and scratch memory for their rows; and the arrays that it refers to."""
     record = np.zeros(1, BEAM_RECORD)
     record["n_templates"], record["units"], record["width"] = templates, len(gate.bias), 1
-    rows, beam = gate_kernels.make_rows(templates, len(gate.bias)), beam_kernels.make_beam(1, 1)
+    rows, beam = gate_kernels.make_rows(templates, len(gate.bias)), beam_kernels.make_beam(1, 1, 0, 0)
     arrays = dict(zip((f"gate_{name}" for name in Gate._fields), gate, strict=True))
     arrays |= {f"rows_{name}": array for name, array in zip(ROW_ARRAYS, rows, strict=True)}
     arrays |= {f"beam_{name}": array for name, array in zip(BEAM_ARRAYS, beam, strict=True)}

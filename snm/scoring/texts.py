@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from snm import parallel
+from snm.features.cache_rows import CacheReader
 from snm.features.extraction import Extractor
 from snm.kernels import scoring as scoring_kernels
 from snm.kernels.scoring import BUCKET_BITS, MEMO_NUMBERS, Scratch
@@ -24,9 +25,9 @@ MAX_BYTES = 1 << 27  # of scratch memory of a thread
 class TextScorer:
     """Scores texts."""
 
-    def __init__(self, extractor: Extractor, matrix: Matrix, gate: Gate, prune: int) -> None:
+    def __init__(self, extractor: Extractor, matrix: Matrix, gate: Gate, prune: int, caches: CacheReader) -> None:
         """`gate` as `Gate.folded` makes it; `prune` as the model was trained."""
-        self.extractor, self.matrix, self.gate = extractor, matrix, gate
+        self.extractor, self.matrix, self.gate, self.caches = extractor, matrix, gate, caches
         min_counts = extractor.min_counts(prune)
         first = matrix.parent_of_template
         second = extractor.spec.second_parents(min_counts) if first.any() else np.zeros_like(first)
@@ -58,7 +59,8 @@ class TextScorer:
             scratch = self._take_scratch(idle, blocks)
             self.write_keys(tokens, part, scratch)
             here = slice(*part)
-            scoring_kernels.score(tokens[here], self.matrix, self.gate, scratch, probabilities[here])
+            cached = self.caches.rows(tokens, *part)
+            scoring_kernels.score(tokens[here], self.matrix, self.gate, cached, scratch, probabilities[here])
             idle.append(scratch)
 
         parallel.run(score, [(k, min(k + size, len(tokens))) for k in range(0, len(tokens), size)], threads)
@@ -74,7 +76,7 @@ class TextScorer:
 
     def bytes_per_event(self) -> int:
         n = self.extractor.n_templates
-        return 9 * n + 20 * (n - 1) + 24 * self._longest_round
+        return 9 * n + 20 * (n - 1) + 24 * self._longest_round + 16 * len(self.caches)
 
     def _take_scratch(self, idle: list[Any], blocks: int) -> Any:
         """Scratch memory that no other thread uses."""

@@ -16,12 +16,18 @@ from snm.progress import Advance, ignore
 from snm.text.encoding import Text
 from snm.text.sampling import sample_sentences
 
-CLASSES = 256
+CLASSES, FEW_CLASSES = 256, 64
+LITTLE_TEXT = 2_000_000  # tokens up to which there are few classes: more would be learned from too few neighbours
 MAX_TOKENS = 10_000_000  # more text hardly changes the classes, and takes longer
 TOKEN_BYTES = 48  # memory of a token and its two pairs of neighbours, at most
 PASSES = 5
 MIN_MOVED_SHARE = 0.01  # training stops after a pass in which a smaller share of the words moved
 FREQUENT = 30_000  # words that move in every pass; the others move once, in the end
+
+
+def default_classes(tokens: int) -> int:
+    """How many classes are learned from a text of this many tokens, unless the user says."""
+    return FEW_CLASSES if tokens <= LITTLE_TEXT else CLASSES
 
 
 def learn_classes(
