@@ -27,7 +27,7 @@ from snm.cli.terminal import notify
 @model_argument
 @click.argument("file", default="-")
 @click.option("--text", multiple=True,
-              help="Text whose n-grams are written, with the model's mean probabilities.")  # fmt: skip
+              help="Text whose n-grams are written, with the probabilities of the model.")  # fmt: skip
 @click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
 @click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
 @on_error_option
