@@ -39,8 +39,8 @@ def export(
 ) -> None:  # fmt: skip
     """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
-    A backoff model (kn, katz, sbo) is written as it is, the n-grams of an SNM with its own probabilities. Skip-grams,
-    word classes, networks and mixtures need --text: the model is projected on the n-grams of the text.
+    A backoff model (kn, katz, sbo) is written as it is, the n-grams of an SNM with its own probabilities: best for one
+    that has n-grams alone, such as snm5. Networks and mixtures need --text: they are projected on its n-grams.
     """
     from snm.exporting import export_arpa
 
