@@ -72,6 +72,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet '$(TORCH)' || echo "cannot install $(TORCH): neural models and the GPU engine are not tested"
 	$(BIN)/pip install --quiet '$(TRITON)' || echo "cannot install $(TRITON): the GPU kernels are not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(RAY),'$(package)') || echo "cannot install $(RAY): the Ray engine and URLs are not tested"
+	$(BIN)/pip install --quiet kenlm || echo "cannot install kenlm: exported ARPA files are not scored by it"
 	touch $@
 
 clean:
