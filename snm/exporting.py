@@ -35,8 +35,8 @@ def export_arpa(
     """Write any model as an ARPA file. A file of that name is replaced when the new one is complete.
 
     A backoff model is written as it is. An SNM is written as its n-grams, up to `order`, with its probabilities after
-    their contexts alone. With `text`, and for every other model, the n-grams are those of the text, and probabilities
-    are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
+    their contexts alone. With `text`, and for every other model, the n-grams are those of the text; probabilities of
+    other models are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
     """
     if not isinstance(model, LanguageModel):
         raise SettingsError(f"{shown(model)} is no model; open one with snm.load")
@@ -95,7 +95,7 @@ def _project_snm(
         notify(f"{model.path} has n-grams of up to {longest} words; longer ones need --text")
     order = min(order or longest, longest)
     if len(model.spec.templates) > longest:
-        notify("the model has other features than n-grams, which only --text can bring in")
+        notify("the model has other features than n-grams: much is lost; snm5 exports with hardly a loss")
     with ModelWriter(place) as writer:
         with progress("projecting", int(model.manifest["links"])) as bar:
             rows = rows_of_snm(model, order, bar)

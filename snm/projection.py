@@ -1,8 +1,8 @@
 """Projecting a model of any kind on n-grams: a backoff model, for programs that read nothing else.
 
 Two ways lead to the n-grams. Those of an SNM are its own: P(w | h) of each is the model's after the context h alone,
-without further words before. For other models, or with a text, they are those of the text, and P(w | h) is the mean of
-the model's over places of the text where h occurs. In both, backoff weights follow: every context sums to one.
+without further words before. With a text they are those of the text; P(w | h) is the same for an SNM, and for other
+models the mean over places of the text where h occurs. In both, backoff weights follow: every context sums to one.
 """
 
 from __future__ import annotations
@@ -182,9 +182,13 @@ def _after_contexts(model: SnmModel, words: np.ndarray, lengths: np.ndarray, tar
         last = min(first + per_block, n)
         block = model.extractor.keys(flat, first * (length + 2), last * (length + 2))
         keys[:, first:last] = block[:, length + 1 :: length + 2]
-    needed = np.array([t.r + t.s + t.a for t in model.spec.templates])
-    keys[needed > length] = ABSENT  # what <S> before the context would add
+    keys[_needed(model) > length] = ABSENT  # what <S> before the context would add
     return _score(model, keys, tokens[:, -1], np.arange(n), lengths, targets)
+
+
+def _needed(model: SnmModel) -> np.ndarray:
+    """How many words before the target each template reaches back. (templates,)"""
+    return np.array([t.r + t.s + t.a for t in model.spec.templates])
 
 
 def _score(
@@ -217,7 +221,7 @@ def rows_of_text(
     for start, stop in skeleton.extractor.blocks(0, len(text.tokens)):
         rows = skeleton._find(skeleton.extractor.keys(text.tokens, start, stop)).T
         for level in range(1, len(rows)):
-            _add_places(model, skeleton, text, start, rows[level], places, sums, seen)
+            _add_places(model, skeleton, text, start, level, rows[level], places, sums, seen)
         advance(stop - start)
     places_of_links = np.repeat(seen, np.diff(skeleton.offsets))
     p = np.maximum(sums / np.maximum(places_of_links, 1), LEAST)
@@ -247,10 +251,13 @@ def _average_unigrams(
 
 
 def _add_places(
-    model: LanguageModel, skeleton: BackoffModel, text: Text, start: int, rows: np.ndarray, places: int,
-    sums: np.ndarray, seen: np.ndarray,
+    model: LanguageModel, skeleton: BackoffModel, text: Text, start: int, level: int, rows: np.ndarray,
+    places: int, sums: np.ndarray, seen: np.ndarray,
 ) -> None:  # fmt: skip
-    """Add probabilities at the places of a block, from `start` on, whose contexts have few so far."""
+    """Add probabilities at the places of a block, from `start` on, whose contexts have few so far.
+
+    level: words of the contexts.
+    """
     chosen = np.flatnonzero(rows >= 0)
     chosen = chosen[seen[rows[chosen]] < places]
     _, first = np.unique(rows[chosen], return_index=True)  # of several places in a block, one
@@ -260,19 +267,24 @@ def _add_places(
     mine = rows[chosen]
     begin, lengths = skeleton.offsets[mine], skeleton.offsets[mine + 1] - skeleton.offsets[mine]
     links = np.repeat(begin - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-    sums[links] += probabilities_at(model, text, start + chosen, lengths, skeleton.targets[links])
+    sums[links] += probabilities_at(model, text, start + chosen, level, lengths, skeleton.targets[links])
     seen[mine] += 1
 
 
 def probabilities_at(
-    model: LanguageModel, text: Text, places: np.ndarray, lengths: np.ndarray, words: np.ndarray
+    model: LanguageModel, text: Text, places: np.ndarray, level: int, lengths: np.ndarray, words: np.ndarray
 ) -> np.ndarray:
-    """P of several words at each of some places of a text, after all words before them. (words,)"""
+    """P of several words at each of some places of a text. (words,)
+
+    An SNM sees the last `level` words alone: with all words before, it would recognise the text if it was trained on
+    it. Other models see all words.
+    """
     tokens = text.tokens
     if isinstance(model, SnmModel):
         first = int(places[0])
         keys = model.extractor.keys(tokens, first, int(places[-1]) + 1)[:, places - first]
         keys = np.ascontiguousarray(keys)
+        keys[_needed(model) > level] = ABSENT
         return _score(model, keys, tokens[places], np.arange(len(places)), lengths, words)
     ends = np.cumsum(lengths)
     out = np.empty(len(words))

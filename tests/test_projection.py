@@ -120,11 +120,11 @@ class TestText:
         made = self.check(mixed, few, tmp_path)
         assert made.perplexity(few).ppl < 2 * mixed.perplexity(few).ppl
 
-    def test_probabilities_are_means_over_places(self, skips: SnmModel, tmp_path: Path) -> None:
-        """A context that the text has once: the model's probability there."""
+    def test_probabilities_are_means_over_places(self, skips: SnmModel, text_file: Path, tmp_path: Path) -> None:
+        """A context that the text has once: the probability of a mixture there."""
         text = tmp_path / "one"
         text.write_text("w3 w4 w5 w3 w7\n")
-        made = self.check(skips, text, tmp_path)
+        made = self.check(snm.mix([skips, skips], text_file, tmp_path / "mix"), text, tmp_path)
         ids, other = skips.vocabulary.ids, made.vocabulary.ids
         expected = skips.distribution(skips.context("w3 w4"))
         row = int(made.rows_of(np.array([[other["w3"], other["w4"]]], np.uint32))[0])

@@ -27,7 +27,7 @@ from snm.cli.terminal import notify
 @model_argument
 @click.argument("file", default="-")
 @click.option("--text", multiple=True,
-              help="Text whose n-grams are written, with the model's mean probabilities.")  # fmt: skip
+              help="Text whose n-grams are written, with the probabilities of the model.")  # fmt: skip
 @click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
 @click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
 @on_error_option
@@ -39,8 +39,8 @@ def export(
 ) -> None:  # fmt: skip
     """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
-    A backoff model (kn, katz, sbo) is written as it is, the n-grams of an SNM with its own probabilities. Skip-grams,
-    word classes, networks and mixtures need --text: the model is projected on the n-grams of the text.
+    A backoff model (kn, katz, sbo) is written as it is, the n-grams of an SNM with its own probabilities: best for one
+    that has n-grams alone, such as snm5. Networks and mixtures need --text: they are projected on its n-grams.
     """
     from snm.exporting import export_arpa
 
