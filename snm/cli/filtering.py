@@ -93,8 +93,9 @@ def filter_command(
     both = [one for one in (model, other) if one is not None]
     for one in both:
         report_unspelled(one, unk)
+    spelled = all(spells(one, unk) or one.vocabulary.closed for one in both)
     report = filter_text(
-        model, text, output, against=other, spelled=all(spells(one, unk) or one.vocabulary.closed for one in both), threads=chosen_threads(threads),
+        model, text, output, against=other, spelled=spelled, threads=chosen_threads(threads),
         format=form, progress=Bars(as_json), notify=notify(as_json=as_json), **how,
     )  # fmt: skip
     print_json(asdict(report)) if as_json else _print_report(report, output == "-")
