@@ -86,7 +86,7 @@ class TextPerplexity:
         self.spelled, self.threads = flag("spelled", spelled), whole_number("threads", threads, 1, MAX_THREADS)
         for one in (self.model, self.against):
             if one is not None:
-                one.spelling_for(self.spelled)
+                one._spelling_for(self.spelled)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """NaN for a text without words. (texts,) float32"""

@@ -183,10 +183,10 @@ class LanguageModel(ABC):
 
         `spelled`, `on_error`: see `score_sentences`.
         """
-        spelling = self.spelling_for(flag("spelled", spelled))
+        spelling = self._spelling_for(flag("spelled", spelled))
         lines = list(as_lines(sentences, self.vocabulary, on_error))
         text = encode_sentences(lines, self.vocabulary, spelling)
-        logs = self.logs_of(text, self.probabilities(text.tokens)).tolist()
+        logs = self._logs_of(text, self.probabilities(text.tokens)).tolist()
         scored: list[list[tuple[str, float]]] = []
         k = 0
         for line in lines:
@@ -199,7 +199,7 @@ class LanguageModel(ABC):
             k = end
         return scored
 
-    def spelling_for(self, spelled: bool) -> Spelling | None:
+    def _spelling_for(self, spelled: bool) -> Spelling | None:
         """The spelling model, if words are to be spelled; in a closed vocabulary there is nothing to spell."""
         if not spelled or self.vocabulary.closed:
             return None
@@ -210,7 +210,7 @@ class LanguageModel(ABC):
             )
         return self.spelling
 
-    def logs_of(self, text: Text, p: np.ndarray) -> np.ndarray:
+    def _logs_of(self, text: Text, p: np.ndarray) -> np.ndarray:
         """log10 of the probabilities of a text's tokens, spelled if it has spellings; NaN outside a closed vocabulary.
 
         (tokens,) float64; of `<S>` it is minus infinity.

@@ -45,9 +45,9 @@ def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: i
     Each line is a segment of its own. `spelled`: see `LanguageModel.score_sentences`; the model must be able to.
     """
     separated = block.replace(b"\n", b"\n\n") if model.vocabulary.document else block
-    text = encode_blocks(iter([separated]), model.vocabulary, spelling=model.spelling_for(spelled))
+    text = encode_blocks(iter([separated]), model.vocabulary, spelling=model._spelling_for(spelled))
     tokens = text.tokens
-    logs = model.logs_of(text, model.probabilities(tokens, threads=threads))
+    logs = model._logs_of(text, model.probabilities(tokens, threads=threads))
     begins, unknown = np.flatnonzero(tokens == BEGIN), np.flatnonzero(tokens == UNKNOWN)
     logs[begins] = 0
     if model.vocabulary.closed:
