@@ -44,6 +44,8 @@ def export_arpa(
     threads = whole_number("threads", threads, 1, MAX_THREADS)
     size = None if size is None else whole_number("size", size, 1)
     order = None if order is None else whole_number("order", order, 1, MAX_WORDS)
+    if isinstance(model, SnmModel) and model.spec.caches:
+        raise SettingsError(f"{model.path} has a cache, which an ARPA file cannot have; train a model without")
     given = are_given(text)
     name = str(file_path("path", path))
     if isinstance(model, BackoffModel) and not given:

@@ -137,6 +137,20 @@ def write_spelling(folder: Path, words: bytes, vocabulary: Vocabulary) -> dict[s
     return {"spelling": described}
 
 
+def take_spelling(model: Path, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Link the spelling model of a model into another folder; return its entry of the manifest."""
+    if "spelling" not in manifest:
+        return {}
+    storage.link_file(model / SPELLING, folder / SPELLING)
+    return {"spelling": manifest["spelling"]}
+
+
+def spelling_bytes(folder: Path) -> int:
+    """Bytes of the spelling model in a model folder."""
+    file = folder / SPELLING
+    return file.stat().st_size if file.exists() else 0
+
+
 def read_spelling(path: Path, manifest: dict[str, Any]) -> Spelling | None:
     """The spelling model of a model folder; None if it has none, as those of older versions."""
     described = manifest.get("spelling")

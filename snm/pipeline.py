@@ -336,7 +336,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     expect(job.progress, stages_of(job.settings, texts))
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
-    check_size(job.settings, extractor)
+    check_size(job, extractor)
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
@@ -726,10 +726,11 @@ def build(
         return writer.write(counted.unigrams, counted.store, code_bytes, bar)
 
 
-def check_size(settings: Settings, extractor: Extractor) -> None:
+def check_size(job: Job, extractor: Extractor) -> None:
     """Raise an error if the vocabulary alone takes more than the size that was asked for."""
+    settings = job.settings
     if settings.size is not None:
-        check_rest(settings.size, extractor, settings.gate, settings.weight_bits // 8)
+        check_rest(settings.size, extractor, settings.gate, settings.weight_bits // 8, job.writer.folder)
 
 
 def shrink(job: Job, extractor: Extractor, pages: dict[str, Any]) -> tuple[dict[str, Any], Pruned | None]:

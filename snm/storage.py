@@ -443,12 +443,18 @@ def link_files(source: Path, target: Path, without: Sequence[str] = ()) -> None:
     for name in (MANIFEST, *read_manifest(source)["files"]):
         if name in without:
             continue
-        file, linked = os.path.realpath(source / name), target / name
+        linked = target / name
         linked.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(file, linked)
-        except OSError:
-            shutil.copy2(file, linked)
+        link_file(source / name, linked)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Give a file another name; copy it where the disk has no links."""
+    file = os.path.realpath(source)
+    try:
+        os.link(file, target)
+    except OSError:
+        shutil.copy2(file, target)
 
 
 def open_array(path: Path, *types: str) -> np.ndarray:

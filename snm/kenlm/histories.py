@@ -50,6 +50,6 @@ def _lengths(model: LanguageModel, context: np.ndarray, word: int) -> list[int]:
     if isinstance(model, SnmModel):
         found, _ = model._look_up(model._keys(context), word, context)
         kinds = [model.spec.types[template.type_index] for template in model.spec.templates]
-        weights = found.weight[:, 0].tolist()
+        weights = found.weight[: len(kinds), 0].tolist()  # rows of caches come last
         return [kind.a + 1 for kind, weight in zip(kinds, weights, strict=True) if kind.is_ngram and weight > 0]
     return []

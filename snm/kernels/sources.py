@@ -123,7 +123,7 @@ def member_kernels(*type_names):
     def find(states, address):
         """Find the rows of at most TILE states, and leave them in the record at `address`."""
         record = carray(pointer(address), (1,), BEAM_RECORD)[0]
-        matrix, _, templates, classes = model_of(record, starts_type, link_type, code_type)
+        matrix, _, templates, classes, _ = model_of(record, starts_type, link_type, code_type)
         rows, beam = scratch_of(record)
         for c in range(len(states)):
             beam.members[c] = c

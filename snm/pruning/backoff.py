@@ -16,7 +16,7 @@ from snm import parallel
 from snm.baselines.backoff.model import BackoffModel
 from snm.counts.index import IndexBuilder
 from snm.kernels import backoff_pruning as kernels
-from snm.manifest import describe_rows
+from snm.manifest import SPELLING, describe_rows, take_spelling
 from snm.progress import Progress, silent
 from snm.pruning.budget import Budget, Smaller, describe, find_limit, too_small
 from snm.pruning.ngrams import build_tree
@@ -75,7 +75,8 @@ class PrunedBackoff:
         """Bytes of a model folder of so many rows and links; the manifest at its largest."""
         keys = self.model.index.features
         entries = IndexBuilder(int(keys[0]), int(keys[-1]), rows).entries
-        words = self.model.manifest["files"][VOCABULARY]["bytes"]
+        files = self.model.manifest["files"]
+        words = sum(files[name]["bytes"] for name in (VOCABULARY, SPELLING) if name in files)
         arrays = LINK_BYTES * links + ROW_BYTES * rows + 8 + 4 * entries + ARRAYS * NPY_HEADER
         return int(arrays) + int(words) + MANIFEST_BYTES
 
@@ -107,6 +108,7 @@ class PrunedBackoff:
         m.vocabulary.write(self.writer.folder / VOCABULARY)
         by_type = np.bincount(self.tree.levels[kept], minlength=len(m.spec.types))
         how = {"text": m.manifest["text"], "index": index.description, "estimation": m.manifest["estimation"]}
+        how |= take_spelling(m.path, m.manifest, self.writer.folder)
         self.writer.finish(
             describe_rows(m.extractor, by_type, int(offsets[-1]), m.kind, {**how, "pruning": described}), self.threads
         )

@@ -18,6 +18,7 @@ from snm.errors import InputError, SettingsError
 from snm.gate.events import gate_events
 from snm.gate.fitting import MIN_EVENTS, PASSES, fit
 from snm.loading import is_arpa, load
+from snm.manifest import take_spelling
 from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
@@ -25,7 +26,7 @@ from snm.pruning.backoff import prune_backoff
 from snm.pruning.budget import Budget
 from snm.pruning.matrix import MatrixPruner, describe_pruned, rest_bytes
 from snm.scoring.model import SnmModel
-from snm.storage import VOCABULARY, ModelWriter
+from snm.storage import VOCABULARY, ModelWriter, link_file
 from snm.text.encoding import Text, encode_files
 from snm.text.files import Sources, are_given, names
 from snm.text.sampling import sample_sentences
@@ -65,10 +66,11 @@ def check_kind(model: LanguageModel) -> None:
     """Raise an error for a model that cannot be pruned."""
     if isinstance(model, SnmModel | BackoffModel):
         return
-    advice = {"mixture": "prune its members, and mix them again"}.get(
-        model.manifest["kind"], "train it with fewer units (--hidden)"
-    )
-    raise SettingsError(f"{model.path} is a model of kind {model.manifest['kind']!r}, which has no links; {advice}")
+    advice = {
+        "mixture": "prune its members, and mix them again",
+        "sources": "train its sources with a higher --prune, or a model of one text",
+    }.get(model.manifest["kind"], "train it with fewer units (--hidden)")
+    raise SettingsError(f"{model.path} is a model of kind {model.manifest['kind']!r}, which cannot be pruned; {advice}")
 
 
 def _held_out(model: LanguageModel, dev: Sources | None, on_error: str, notify: Notify) -> Text | None:
@@ -107,11 +109,7 @@ def _copy(model: LanguageModel, writer: ModelWriter) -> None:
     if is_arpa(model.path):
         raise SettingsError(f"{model.path} is small enough already; import makes a model of it")
     for name in model.manifest["files"]:
-        file, copied = os.path.realpath(model.path / name), writer.folder / name
-        try:
-            os.link(file, copied)
-        except OSError:
-            shutil.copy2(file, copied)
+        link_file(model.path / name, writer.folder / name)
     writer.finish({name: value for name, value in model.manifest.items() if name != "files"})
 
 
@@ -131,6 +129,7 @@ def prune_snm(
     if flat is not None:
         writer.array("gate", "<f4").append(flat)
     model.vocabulary.write(writer.folder / VOCABULARY)
+    take_spelling(model.path, m, writer.folder)
     described = describe_pruned({**m, "pages": pages, "gate": gate}, kept, words, budget)
     notify(f"{described['links']:,} of {m['links']:,} links left, {kept.rows + 1:,} of {m['rows']:,} features")
     writer.finish(described, threads)

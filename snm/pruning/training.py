@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from snm.features.extraction import Extractor
 from snm.layouts.gate import gate_size
 from snm.layouts.matrix import ARRAYS
+from snm.manifest import spelling_bytes
 from snm.matrix.reading import open_matrix
 from snm.progress import Notify, Progress
 from snm.pruning.budget import Budget
@@ -33,17 +35,20 @@ class Pruned:
         return describe_pruned(manifest, self.kept, self.words, Budget(size=self.size))
 
 
-def rest_of(extractor: Extractor, single_types: int, units: int, code_bytes: int) -> int:
-    """Bytes of everything that is no page, at most."""
-    words = len(extractor.vocabulary)
+def rest_of(extractor: Extractor, single_types: int, units: int, code_bytes: int, folder: Path) -> int:
+    """Bytes of everything that is no page, at most. `folder` has the spelling model."""
+    words, templates = len(extractor.vocabulary), extractor.n_templates + len(extractor.spec.caches)
     per_word = 4 + single_types * code_bytes + (2 if extractor.classes is not None else 0)
-    arrays = words * per_word + 4 * gate_size(extractor.n_templates, units) + (4 << 8 * code_bytes)
-    return len(extractor.vocabulary.lines) + arrays + 8 * NPY_HEADER + MANIFEST_BYTES
+    arrays = words * per_word + 4 * gate_size(templates, units) + (4 << 8 * code_bytes)
+    lines = len(extractor.vocabulary.lines) + spelling_bytes(folder)
+    return lines + arrays + 8 * NPY_HEADER + MANIFEST_BYTES
 
 
-def check_rest(size: int, extractor: Extractor, units: int, code_bytes: int) -> None:
+def check_rest(size: int, extractor: Extractor, units: int, code_bytes: int, folder: Path) -> None:
     """Raise an error if a model without any page is larger than `size`."""
-    MatrixPruner.check_rest(Budget(size=size), rest_of(extractor, 0, units, code_bytes), len(extractor.vocabulary))
+    MatrixPruner.check_rest(
+        Budget(size=size), rest_of(extractor, 0, units, code_bytes, folder), len(extractor.vocabulary)
+    )
 
 
 def prune_written(
@@ -54,7 +59,7 @@ def prune_written(
     for name in ARRAYS:
         writer.rename(name, WHOLE + name)
     matrix = open_matrix(lambda name, *types: writer.load(WHOLE + name, *types), pages, extractor)
-    rest = rest_of(extractor, len(pages["single_types"]), units, int(pages["code_bytes"]))
+    rest = rest_of(extractor, len(pages["single_types"]), units, int(pages["code_bytes"]), writer.folder)
     fits = rest + matrix.starts.nbytes + matrix.data.nbytes + matrix.long_links.nbytes <= size
     made: tuple[dict[str, Any], Pruned | None] = pages, None
     if not fits:
