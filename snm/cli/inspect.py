@@ -97,6 +97,8 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
         ("hash", f"{m['hash_bits']} bits; {m['expected_collisions']:.2g} features expected to share a key"),
         ("trained on", f"{text['tokens']:,} tokens, {text['sentences']:,} sentences, {text['oov']:,} OOVs"),
     ]
+    if "pruning" in m:
+        rows.append(("made smaller", f"by {m['pruning']['criterion']}; it had {m['pruning']['links']:,} links"))
     if "estimation" in m:
         return [*rows, ("estimation", ", ".join(f"{name} {value}" for name, value in m["estimation"].items()))]
     t = m["training"]
