@@ -442,10 +442,10 @@ def _check_same(place: Path, described: dict[str, Any], notify: Notify) -> None:
     if not file.exists():
         if any(place.iterdir()):
             raise SettingsError(f"{place} exists and is not the work of a filter; choose another name")
-        file.write_text(json.dumps(described))
+        file.write_text(json.dumps(described), encoding="utf-8")
         return
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         found = {}
     different = next((name for name in described if found.get(name) != described[name]), None)

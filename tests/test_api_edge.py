@@ -148,7 +148,7 @@ PLAIN = {
 }  # fmt: skip
 METHODS = [
     name for name, value in inspect.getmembers(snm.StatefulModel, callable)
-    if not name.startswith("_") and name not in ("close", "faults")
+    if not name.startswith("_") and name not in ("adapt", "close", "faults")
 ]  # fmt: skip
 
 
@@ -206,7 +206,15 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
                       "output": "x", "force": True, "threads": 1}),
     "verify": (snm.verify, {"path": GOLDEN / "format3" / "backoff", "sources": "text.txt", "contexts": 3}),
     "import_arpa": (snm.import_arpa, {"path": ARPA, "output": "i", "force": True}),
-    "export_arpa": (snm.export_arpa, {"model": golden("backoff"), "path": "e.arpa"}),
+    "export_arpa": (snm.export_arpa, {"model": golden("backoff"), "path": "e.arpa", "text": "text.txt", "order": 2,
+                                      "size": 100_000, "threads": 1, "on_error": "fail"}),
+    "prune": (snm.prune, {"model": golden("backoff"), "output": "p", "size": None, "links": 30, "loss": None,
+                          "dev": "text.txt", "threads": 1, "force": True}),
+    "adapt": (snm.adapt, {"model": golden("snm"), "output": "a", "dev": "text.txt", "text": None, "name": "text",
+                          "min_count": 1, "memory": 1 << 29, "threads": 1, "seed": 1, "force": True}),
+    "filter_text": (snm.filter_text, {"model": golden("backoff"), "source": "text.txt", "output": None, "max_ppl": 1e9,
+                                      "min_ppl": None, "field": "text", "format": None, "spelled": False,
+                                      "threads": 1, "on_error": "fail"}),
     "write_vocabulary": (snm.write_vocabulary, {"sources": "text.txt", "output": "v", "min_count": 1, "max_words": 5,
                                                 "on_error": "fail", "memory": 1 << 29, "threads": 1}),
     "count_text": (snm.count_text, {"sources": "text.txt", "output": "c", "settings": COUNTING, "force": True}),

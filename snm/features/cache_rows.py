@@ -34,5 +34,5 @@ class CacheReader:
             here = tokens[begin:stop]
             gaps = np.empty(len(here), np.int64)
             cache_kernels.find_gaps(here, np.zeros(self._words, np.int64), gaps)
-            cache_kernels.read_text(here, start - begin, gaps, self.layout, made)
+            cache_kernels.read_caches(here, start - begin, gaps, self.layout, made)
         return made

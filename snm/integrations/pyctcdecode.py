@@ -94,7 +94,7 @@ class SnmLanguageModel(AbstractLanguageModel):
         """Write parameters, known words and a copy of the model to a folder."""
         folder, source = Path(filepath), self.model.path
         attributes = {name: getattr(self, name) for name in ("alpha", "beta", "unk_score_offset", "score_boundary")}
-        (folder / "attrs.json").write_text(json.dumps(attributes))
+        (folder / "attrs.json").write_text(json.dumps(attributes), encoding="utf-8")
         (folder / "unigrams.txt").write_text("".join(f"{word}\n" for word in sorted(self._known)), encoding="utf8")
         if source.is_dir():
             shutil.copytree(source, folder / "model.bin")  # pyctcdecode wants this ending
@@ -105,7 +105,7 @@ class SnmLanguageModel(AbstractLanguageModel):
     def load_from_dir(cls, filepath: str) -> SnmLanguageModel:
         """Open what `save_to_dir` wrote."""
         folder = Path(filepath)
-        attributes = json.loads((folder / "attrs.json").read_text())
+        attributes = json.loads((folder / "attrs.json").read_text(encoding="utf-8"))
         unigrams = (folder / "unigrams.txt").read_text(encoding="utf8").split("\n")
         model = folder / "model.bin"
         return cls(model if model.is_dir() else folder / "model.arpa", unigrams, **attributes)

@@ -65,7 +65,7 @@ def read_followers(tokens, e, low, q, gaps, caches):
 
 
 @kernel
-def read_text(tokens, first, gaps, caches, made):
+def read_caches(tokens, first, gaps, caches, made):
     """made[:, q, k]: count code, weight, row sum and weight of the target in cache q, of the event of token first + k.
 
     Row sums are 1, or 0 where a cache has no word. made: zeros. (4, caches, events) float32
