@@ -281,7 +281,7 @@ def _limits(
 
 
 def _checked_paths(source: str | Path, output: str | Path | None) -> tuple[str, str | None]:
-    files = find_files([source] if isinstance(source, str | os.PathLike) else source)
+    files = find_files([str(file_path("source", source))])
     if len(files) != 1:
         raise SettingsError(f"{shown(str(source))} are {len(files):,} files; filter one at a time, or join them")
     named = None if output is None else str(output) if str(output) == STDIN else str(file_path("output", output))
