@@ -298,6 +298,8 @@ def test_the_module_is_the_command() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix shell")
 def test_a_closed_pipe_ends_quietly(model_path: Path) -> None:
     """`snm score MODEL | head` ends quietly."""
+    score = [sys.executable, "-m", "snm", "score", str(model_path)]
+    subprocess.run(score, input=SENTENCE, capture_output=True, text=True, check=True)  # may say that it compiles
     command = f"yes '{SENTENCE}' | head -200000 | {sys.executable} -m snm score {model_path} | head -2"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert len(found.stdout.split("\n")) == 3
