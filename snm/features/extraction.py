@@ -30,6 +30,8 @@ class Extractor:
             raise SpecError(f"features {spec.text!r} use classes; expected one for each of {len(vocabulary):,} words")
         self.spec, self.layout, self.vocabulary, self.classes = spec, layout, vocabulary, classes
         self.span = max(1, spec.span)  # at least 1, to see the <S> before the first target of a block
+        self.state_width = max(self.span, *(cache.words + cache.adjacent for cache in spec.caches), 0)
+        """Words before a target that the features and caches of its event depend on."""
         self.templates = self._make_templates()
         self._orders = int(max(self.templates["remote"].max(), self.templates["adjacent"].max())) + 1
         self._families = self._make_families()
@@ -45,11 +47,6 @@ class Extractor:
     def cache_reader(self, used: bool = True) -> CacheReader:
         """What computes the rows of the specification's caches; of none where they are not used."""
         return CacheReader(self.spec.caches if used else [], len(self.vocabulary), self.vocabulary.never_a_target)
-
-    @property
-    def state_width(self) -> int:
-        """Words before a target that the features and caches of its event depend on."""
-        return max(self.span, *(cache.words + cache.adjacent for cache in self.spec.caches), 0)
 
     def _make_templates(self) -> np.ndarray:
         """The templates that are not of families, as records of TEMPLATE."""
