@@ -752,17 +752,13 @@ def fit_gate(
         job.notify(f"{text.events:,} held-out tokens are too few for a gate; at least {MIN_EVENTS:,} are needed")
         return None
     most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates + len(extractor.spec.caches))
-    events = _gate_events(job, extractor, pages, sample_sentences(text, most, s.seed))
+    held_out = sample_sentences(text, most, s.seed)
+    events = gate_events(extractor, open_matrix(job.writer.load, pages, extractor), held_out)
     with job.progress("gating", PASSES * len(events)) as bar:
         flat, report = engine.fit_gate(events, s.gate, s.seed, bar)
     steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
     job.notify(f"held-out perplexity {steps} with a gate" if report.helps else f"a gate does not help: {steps}")
     return (flat, report) if report.helps else None
-
-
-def _gate_events(job: Job, extractor: Extractor, pages: dict[str, Any], text: Text) -> GateEvents:
-    """The rows of a text's events in the matrix that has been written."""
-    return gate_events(extractor, open_matrix(job.writer.load, pages, extractor), text)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
         check_name(name)
         if not are_given(source):
             raise InputError(f"the source {name} has no text; expected files or sentences")
-        texts[name] = source if are_files(source) else _Sentences(list(cast("Iterable[Any]", source)))
+        texts[name] = source if are_files(source) else _Sentences(name, source)
         if STDIN in _listed(source):
             raise SettingsError(f"the source {name} is standard input, which cannot be read twice; save it to a file")
     for source in (*texts.values(), dev):
@@ -155,8 +155,11 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
 class _Sentences:
     """Sentences that can be read twice. A list of strings would name files."""
 
-    def __init__(self, sentences: list[Any]) -> None:
-        self._sentences = sentences
+    def __init__(self, name: str, sentences: Any) -> None:
+        try:
+            self._sentences = list(sentences)
+        except TypeError:
+            raise InputError(f"the source {name} is {shown(sentences)}; expected files or sentences") from None
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._sentences)

@@ -198,6 +198,11 @@ def counted_text(path: Any) -> Any:
     return snm.CountedText(path)
 
 
+def train_source(source: Any) -> Any:
+    """`train` with two named sources."""
+    return snm.train({"source": source, "b": "text.txt"}, "s", GATED, dev="text.txt", force=True)
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load": (snm.load, {"path": GOLDEN / "format3" / "snm", "progress": silent}),
     "train": (snm.train, {"sources": "text.txt", "output": "m", "settings": QUICK, "force": True, "notify": ignore}),
@@ -212,6 +217,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
                           "dev": "text.txt", "threads": 1, "force": True}),
     "adapt": (snm.adapt, {"model": golden("snm"), "output": "a", "dev": "text.txt", "text": None, "name": "text",
                           "min_count": 1, "memory": 1 << 29, "threads": 1, "seed": 1, "force": True}),
+    "train a source": (train_source, {"source": "text.txt"}),
     "filter_text": (snm.filter_text, {"model": golden("backoff"), "source": "text.txt", "output": None, "max_ppl": 1e9,
                                       "min_ppl": None, "field": "text", "format": None, "spelled": False,
                                       "threads": 1, "on_error": "fail"}),

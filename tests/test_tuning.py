@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -76,8 +78,10 @@ def test_metafeatures_that_are_tried() -> None:
     assert tuning._alternatives(Settings(features="snm2"), "classes") == []
 
 
-def test_the_time_is_bounded(texts: Path) -> None:
-    made = snm.tune([str(texts / "text")], SETTINGS, seconds=0.5, dev=[str(texts / "dev")])
+def test_the_time_is_bounded(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which every look takes a second: a second trial would end after the fourth."""
+    monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=count().__next__))
+    made = snm.tune([str(texts / "text")], SETTINGS, seconds=3.5, dev=[str(texts / "dev")])
     assert not made.complete
     assert [trial.setting for trial in made.trials] == [""]
     assert made.settings.training == SETTINGS.training
@@ -92,6 +96,9 @@ def test_what_cannot_be_tuned(texts: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=what):
             snm.tune(text, **wrong)
+    for other in (True, "small", {}, object()):
+        with pytest.raises(SettingsError, match=r"expected snm\.Settings"):
+            snm.tune(text, other)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="give files"):
         snm.tune(iter(["a b"]), SETTINGS)  # type: ignore[arg-type]
     (tmp_path / "little").write_text("a b\n" * 100)

@@ -90,6 +90,8 @@ def tune(
 
 
 def _check(sources: Any, settings: Settings, seconds: float, keep: Sequence[str]) -> None:
+    if not isinstance(settings, Settings):
+        raise SettingsError(f"settings is {shown(settings)}; expected snm.Settings(...)")
     if not are_files(sources):
         raise SettingsError("tuning reads a text more than once; give files instead of sentences")
     if settings.model != "snm" or settings.training.loss != "leave-one-out":

@@ -26,7 +26,7 @@ from snm.pruning.backoff import prune_backoff
 from snm.pruning.budget import Budget
 from snm.pruning.matrix import MatrixPruner, describe_pruned, rest_bytes
 from snm.scoring.model import SnmModel
-from snm.storage import VOCABULARY, ModelWriter, link_file
+from snm.storage import MANIFEST, VOCABULARY, ModelWriter, link_files
 from snm.text.encoding import Text, encode_files
 from snm.text.files import Sources, are_given, names
 from snm.text.sampling import sample_sentences
@@ -108,8 +108,7 @@ def _copy(model: LanguageModel, writer: ModelWriter) -> None:
     """Link the files of a model, or copy them."""
     if is_arpa(model.path):
         raise SettingsError(f"{model.path} is small enough already; import makes a model of it")
-    for name in model.manifest["files"]:
-        link_file(model.path / name, writer.folder / name)
+    link_files(model.path, writer.folder, [MANIFEST])
     writer.finish({name: value for name, value in model.manifest.items() if name != "files"})
 
 
