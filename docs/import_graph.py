@@ -33,6 +33,7 @@ ROOMS: list[list[str]] = [
     ["cluster"],
     ["engines"],
     ["disk", "counted", "resuming", "filtering"],
+    ["preparing"],
     ["pipeline", "integrations"],
     ["exporting"],
     ["reproduction", "demo", "warmup", "planning", "adapting"],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.layouts.keys import KeyLayout
 from snm.progress import Notify, Progress, ignore, silent
-from snm.settings import MIN_MEMORY
+from snm.settings import CLUSTER, MIN_MEMORY, Settings
 from snm.storage import COUNTS, VOCABULARY, ModelWriter, check_files, open_array, replaced_file
 from snm.system import default_threads
 from snm.text.encoding import Text, read_corpus
@@ -212,3 +213,30 @@ def _read_through(chunks: Iterable[np.ndarray]) -> np.ndarray:
     """Read all chunks, and keep none."""
     deque(chunks, maxlen=0)
     return np.empty(0, np.uint32)
+
+
+def settings_for(counted: CountedText, settings: Settings) -> Settings:
+    """The settings with those that a counted text determines; an error where they contradict it."""
+    vocabulary = counted.manifest["vocabulary"]
+    if settings.resume:
+        raise SettingsError(f"{counted.path} is counted already; leave out resume, or train from the text")
+    if settings.engine in CLUSTER:
+        raise SettingsError(
+            f"engine is {settings.engine!r}, which counts text; {counted.path} is counted already: leave out engine, "
+            f"or train from the text"
+        )
+    if settings.vocab is not None or settings.max_words is not None:
+        raise SettingsError(f"the vocabulary is that of the counts {counted.path}; leave out vocab and max_words")
+    for name in ("closed", "document"):
+        if getattr(settings, name) and not vocabulary[name]:
+            raise SettingsError(f"{counted.path} was counted without --{name}; count again with it, or leave it out")
+    if settings.model != "snm":
+        return replace(settings, closed=vocabulary["closed"], document=vocabulary["document"])
+    if (settings.features, settings.order) != (None, None) and settings.spec != counted.spec:
+        raise SettingsError(
+            f"{counted.path} has counts of the features {shown(counted.spec.text)}, not of "
+            f"{shown(settings.specification)}; leave out the features, or count the text with these"
+        )
+    return replace(
+        settings, features=counted.spec.text, order=None, closed=vocabulary["closed"], document=vocabulary["document"]
+    )

@@ -25,7 +25,7 @@ from snm.baselines.backoff.arpa import import_arpa
 from snm.cli.main import main
 from snm.errors import FormatError, InputError, SettingsError
 from snm.mixing import read_probabilities
-from snm.pipeline import _check_vocabulary
+from snm.preparing import check_vocabulary
 from snm.settings import MIN_MEMORY, Settings
 from snm.text import encoding, files
 from snm.text.encoding import encode_files, read_corpus, read_vocabulary
@@ -353,13 +353,13 @@ class TestManyWords:
 
     def test_a_vocabulary_that_does_not_fit_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         settings = Settings(memory=MIN_MEMORY)
-        _check_vocabulary(settings, 1_000_000)
-        _check_vocabulary(Settings(memory=MIN_MEMORY, model="kn"), 10_000_000)
+        check_vocabulary(settings, 1_000_000)
+        check_vocabulary(Settings(memory=MIN_MEMORY, model="kn"), 10_000_000)
         with pytest.raises(
             SettingsError, match=r"10,000,000 words take about \d+ MB, more than their share of --memory"
         ):
-            _check_vocabulary(settings, 10_000_000)
-        monkeypatch.setattr("snm.pipeline.WORD_BYTES", 1 << 30)
+            check_vocabulary(settings, 10_000_000)
+        monkeypatch.setattr("snm.preparing.WORD_BYTES", 1 << 30)
         text, words = write(tmp_path / "text", b"a b\n"), write(tmp_path / "words", b"a\n")
         for how in (Settings(min_count=1), Settings(vocab=words)):
             with pytest.raises(SettingsError, match="give more --memory, or have fewer words"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import snm
-from snm import pipeline
+from snm import pipeline, preparing
 from snm.cluster import tasks
 from snm.cluster.work import name_of, read_mark
 from snm.errors import SettingsError
@@ -78,7 +78,7 @@ def test_a_training_goes_on_after_each_stage(
     assert said[-1] == f"what is finished is kept in {tmp_path / 'm.work'}; the same command goes on from there"
     assert names(tmp_path) == ["m.work"]
     for name in spared:
-        monkeypatch.setattr(pipeline, name, fail)
+        monkeypatch.setattr(preparing if name == "read_corpus" else pipeline, name, fail)
     pipeline.train(text, tmp_path / "m", settings, notify=said.append).close()
     assert f"going on with the work in {tmp_path / 'm.work'}" in said
     assert contents(tmp_path / "m") == expected
@@ -133,7 +133,7 @@ def test_a_backoff_model(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         patched.setattr(pipeline, "smooth", fail)
         with pytest.raises(Killed):
             pipeline.train(text, tmp_path / "m", settings)
-    monkeypatch.setattr(pipeline, "read_corpus", fail)
+    monkeypatch.setattr("snm.preparing.read_corpus", fail)
     pipeline.train(text, tmp_path / "m", settings).close()
     monkeypatch.undo()
     pipeline.train(text, tmp_path / "n", Settings(model="kn", order=3, threads=1)).close()

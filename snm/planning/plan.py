@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from snm import disk, pipeline
+from snm import disk, pipeline, preparing
 from snm.arguments import functions, shown, whole_number
 from snm.counts.counting import ENOUGH_PARTITIONS, MAX_SORTED_TOGETHER, SMALL_PARTITION, SORT_BYTES, VALUE_BYTES
 from snm.counts.forecast import Forecast, chosen_buckets
@@ -153,12 +153,12 @@ class Planner:
         """Tokens that are held out, in the whole text."""
         if not self.is_snm or (not self.settings.gate and self.settings.training.loss != "multinomial"):
             return 0
-        wanted = min(int(self.events * pipeline.HELD_OUT_SHARE) + 1, pipeline.MAX_HELD_OUT)
+        wanted = min(int(self.events * preparing.HELD_OUT_SHARE) + 1, preparing.MAX_HELD_OUT)
         return wanted if wanted >= MIN_EVENTS or self.settings.training.loss == "multinomial" else 0
 
     @property
     def counted_again(self) -> bool:
-        return self.dev is None and self.held_out > pipeline.RECOUNTED_SHARE * self.events
+        return self.dev is None and self.held_out > preparing.RECOUNTED_SHARE * self.events
 
     def forecast(self) -> Forecast:
         """The counts of the whole text."""
