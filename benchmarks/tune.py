@@ -2,9 +2,9 @@
 
     python benchmarks/tune.py CORPUS [PRESET ...] [--words N] [--seconds N] [--json FILE]
 
-CORPUS is a folder with train, valid and test text, as for `quality.py`. Models of the first N words of the training text
-are chosen by the valid text. Perplexities are those of the valid and test text, with the default and the chosen settings;
-the trials are those of the choice.
+CORPUS is a folder with train, valid and test text, as for `quality.py`. Settings for the first N words of the training
+text are chosen by the valid text. Perplexities are those of the valid and test text, with the default and the chosen
+settings.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from snm import devices, disk, engines
 from snm.adjustment.events import TrainingEvents
 from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
-from snm.adjustment.settings import MAX_DEFAULT_SLOTS
+from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
+from snm.adjustment.statistics import ROW_BYTES
 from snm.adjustment.training import TrainingReport, train_adjustment
 from snm.arguments import file_path, flag, functions, shown
 from snm.baselines.backoff.estimation import Estimator, estimate
@@ -79,6 +80,7 @@ from snm.text.vocabulary import Vocabulary
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
 MIN_EVENTS_FOR_FORECAST = 1_000_000  # of the disk; below, it takes little
+MIN_SLOTS = 1 << 16  # of the table of weights, beside diversities
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
 CLASS_STORE = "class-counts"  # folder of counts in that of the model, while it is trained
 
@@ -305,6 +307,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
         for name in ARRAYS:
             job.writer.drop(name)
         counted = count(job, engine, texts.whole, extractor, count_words(texts.whole, len(vocabulary)), None)
+        again.measure(counted.unigrams, counted.store, job.settings.threads)
         pages, kept = shrink(job, extractor, build(job, engine, extractor, again, counted))
     finish_snm(job, extractor, counted, figures, pages, training, gate, kept)
 
@@ -476,10 +479,14 @@ def adjust(
 ) -> tuple[AdjustmentFunction, dict[str, Any]]:
     """Learn the adjustment function; its entry of the manifest."""
     s = job.settings
-    slots = s.training.table_slots(counted.links, engine.max_slots)
-    limited = ", as many as fit into memory" if slots == engine.max_slots < MAX_DEFAULT_SLOTS else ""
+    most = engine.max_slots - diversity_bytes(s.training, counted) // s.training.bytes_per_slot
+    if most < MIN_SLOTS:
+        raise SettingsError("the diversity of all features does not fit into --memory; give more, or leave it out")
+    slots = s.training.table_slots(counted.links, most)
+    limited = ", as many as fit into memory" if slots == most < MAX_DEFAULT_SLOTS else ""
     job.notify(f"{counted.rows:,} features, {counted.links:,} links; {slots:,} slots for metafeature weights{limited}")
     adjustment = engine.adjustment(extractor, s.training, slots)
+    adjustment.measure(counted.unigrams, counted.store, s.threads)
     if found := job.kept.load("adjustment"):
         training, arrays = found
         adjustment.restore(arrays["weights"])
@@ -501,6 +508,13 @@ def adjust(
     if job.kept.folder is not None:
         job.kept.save("adjustment", training, weights=adjustment.weights())
     return adjustment, training
+
+
+def diversity_bytes(training: TrainingSettings, counted: Counted) -> int:
+    """Memory of the diversity of all features, where metafeatures need it."""
+    if not training.metafeatures.has_diversity:
+        return 0
+    return ROW_BYTES * int((counted.store.rows_by_type - counted.store.singles_by_type).sum())
 
 
 def _held_out_rows(

@@ -101,6 +101,11 @@ class Settings:
             raise SettingsError(f"engine {self.engine} is for SNM; a model of kind {self.model!r} is trained here")
         if self.engine == "tasks" and self.work is None:
             raise SettingsError("engine tasks needs a folder that all machines share; name one with --work")
+        beyond = self.training.metafeatures.beyond_the_paper
+        if beyond and self.engine in ("gpu", *CLUSTER):
+            raise SettingsError(
+                f"metafeatures {', '.join(beyond)} are for the engine cpu; leave out the engine {self.engine}, or them"
+            )
         if self.resume and self.model in NEURAL:
             raise SettingsError(
                 f"resume is not for a model of kind {self.model!r}, which has checkpoints (--checkpoint)"

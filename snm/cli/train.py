@@ -108,7 +108,8 @@ OPTIONS = [
         "rnn]"),
     option("--metafeatures", group="Estimation", default="lean", show_default=True,
         help="Conjunctions such as 'type+link-count, target'; 'all' are the paper's, 'all, -feature' removes one of "
-        "feature, type, feature-count, target, link-count."),
+        "feature, type, feature-count, target, link-count. Further ones are diversity, continuation, and your own "
+        "(--import)."),
     option("--feature-buckets", group="Estimation", type=click.Choice(["single", "double"]), default="single",
         show_default=True, help="Buckets of a feature count: its log2, or the two nearest, weighted."),
     option("--link-buckets", group="Estimation", type=click.Choice(["single", "double", "half"]), default="half",
