@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from snm.engines.cpu import PROGRAM_BYTES
 from snm.errors import InputError, SettingsError
 from snm.gate.fitting import GateEvents
 from snm.layouts.gate import Gate
-from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
+from snm.layouts.tokens import BEGIN, SPECIAL, UNKNOWN
 from snm.loading import load
 from snm.model import LanguageModel
 from snm.pipeline import train_source
@@ -35,7 +34,7 @@ from snm.storage import ModelWriter, link_files, remove_folder
 from snm.system import default_threads
 from snm.text.encoding import Text, count_words, encode_files, read_corpus
 from snm.text.files import Sources, are_given, names
-from snm.text.sampling import sample_sentences, split_sentences
+from snm.text.sampling import folds_of, sample_sentences, split_sentences
 from snm.text.vocabulary import Vocabulary
 
 BASE = "base"  # the name of a model that had no sources
@@ -110,7 +109,7 @@ def _join_text(
             )  # fmt: skip
         if not whole.events:
             raise InputError(f"{names(text)}: no words; expected text of the new domain, one sentence a line")
-        joining = _Joining(model, words, whole.documents is not None, writer, work)
+        joining = _Joining(model, words, writer, work)
         if dev is None:
             events, shares = joining.folds(whole)
         own = joining.train(whole, f"member{len(known)}", work.progress)
@@ -153,7 +152,6 @@ class _Joining:
 
     model: SnmModel | SourcesModel
     words: Vocabulary
-    documents: bool
     writer: ModelWriter
     work: Work
 
@@ -198,7 +196,7 @@ class _Joining:
         """The same of the text itself: of parts of it, each with the counts of the rest."""
         found, shares = [], []
         with self.work.progress("folds", FOLDS) as advance:
-            for rest, held_out in _parts(text, self.documents):
+            for rest, held_out in _parts(text):
                 events, given = self._fold(rest, held_out)
                 found.append(events)
                 shares.append(given)
@@ -216,7 +214,7 @@ class _Joining:
         return found
 
 
-def _parts(text: Text, documents: bool) -> Iterator[tuple[Text, Text]]:
+def _parts(text: Text) -> Iterator[tuple[Text, Text]]:
     """(the rest, a held-out part) of a text: FOLDS times or, where that is enough to hold out, once."""
     begins = np.flatnonzero(text.tokens == BEGIN)
     if len(begins) < 2:
@@ -225,13 +223,5 @@ def _parts(text: Text, documents: bool) -> Iterator[tuple[Text, Text]]:
         yield split_sentences(text, MAX_DEV)
         return
     folds = min(FOLDS, len(begins))
-    ends = np.append(begins, len(text.tokens))[np.linspace(0, len(begins), folds + 1).astype(int)]
-    for begin, end in pairwise(ends.tolist()):
-        rest = np.concatenate([text.tokens[:begin], text.tokens[end:]])
-        held_out = _text_of(text.tokens[begin:end], documents)
-        yield _text_of(rest, documents), sample_sentences(held_out, MAX_DEV // folds, 1)
-
-
-def _text_of(tokens: np.ndarray, documents: bool) -> Text:
-    sentences, segments = int(np.count_nonzero(tokens == END)), int(np.count_nonzero(tokens == BEGIN))
-    return Text(tokens, sentences, segments if documents else None)
+    for rest, held_out in folds_of(text, folds):
+        yield rest, sample_sentences(held_out, MAX_DEV // folds, 1)

@@ -42,6 +42,7 @@ from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import SettingsError
 from snm.features.extraction import Extractor
+from snm.folding import fold_events
 from snm.gate.events import gate_events
 from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
 from snm.layouts.counts import Counts
@@ -268,6 +269,8 @@ def _check(settings: Settings, dev: Sources | None) -> None:
         raise SettingsError("a cache has no weight without a gate; leave out the cache, or gate=0 (--gate 0)")
     if dev is not None and settings.model not in ("snm", *NEURAL):
         raise SettingsError(f"held-out text is for SNM and neural models; {settings.model!r} does not use it")
+    if dev is not None and settings.folds:
+        raise SettingsError("the gate is learned from folds of the text or from the dev text; leave out one of both")
     if dev is not None and are_files(dev):
         find_files(dev)
     if settings.model in NEURAL:
@@ -287,6 +290,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
     check_size(job, extractor)
+    gate = fold_gate(job, texts, extractor) if texts.folds else None
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
@@ -297,7 +301,8 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     pages, kept = shrink(job, extractor, build(job, engine, extractor, adjustment, counted))
     again = adjustment if texts.counted_again else None
     del adjustment  # the gate needs its memory
-    gate = fit_gate(job, engine, extractor, pages, texts.gate)
+    if not texts.folds:
+        gate = slice_gate(job, engine, extractor, pages, texts.gate)
     if gate is None and extractor.spec.caches:
         job.notify("the model has no cache, because it has no gate that would weigh it")
     if again is not None:
@@ -309,7 +314,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
         counted = count(job, engine, texts.whole, extractor, count_words(texts.whole, len(vocabulary)), None)
         again.measure(counted.unigrams, counted.store, job.settings.threads)
         pages, kept = shrink(job, extractor, build(job, engine, extractor, again, counted))
-    finish_snm(job, extractor, counted, figures, pages, training, gate, kept)
+    finish_snm(job, extractor, counted, figures, pages, training, gate, texts.folds, kept)
 
 
 def stages_of(settings: Settings, texts: Texts) -> list[str]:
@@ -320,6 +325,7 @@ def stages_of(settings: Settings, texts: Texts) -> list[str]:
     return [
         "reading",
         *(["word classes"] if settings.spec.has_classes else []),
+        *(["folds", "gating"] if texts.folds else []),
         *(["forecasting"] if texts.train.events >= MIN_EVENTS_FOR_FORECAST else []),
         count,
         *(["training"] if settings.training.passes else []),
@@ -577,7 +583,7 @@ def shrink(job: Job, extractor: Extractor, pages: dict[str, Any]) -> tuple[dict[
     return prune_written(job.writer, extractor, pages, s.size, s.gate, s.threads, job.progress, job.notify)
 
 
-def fit_gate(
+def slice_gate(
     job: Job, engine: Engine, extractor: Extractor, pages: dict[str, Any], text: Text | None
 ) -> tuple[np.ndarray, GateReport] | None:
     """Learn the gate on held-out text; None where there is too little text, or where it does not help."""
@@ -589,7 +595,26 @@ def fit_gate(
         return None
     most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates + len(extractor.spec.caches))
     held_out = sample_sentences(text, most, s.seed)
-    events = gate_events(extractor, open_matrix(job.writer.load, pages, extractor), held_out)
+    return fit_gate(job, engine, gate_events(extractor, open_matrix(job.writer.load, pages, extractor), held_out))
+
+
+def fold_gate(job: Job, texts: Texts, extractor: Extractor) -> tuple[np.ndarray, GateReport] | None:
+    """Learn the gate on the training text itself, in folds; None where it does not help."""
+    if found := job.kept.load("gate"):
+        return found[1]["gate"], GateReport(**found[0])
+    events = fold_events(job, texts.whole, extractor.vocabulary, extractor.classes, texts.folds, train_source)
+    if len(events) < MIN_EVENTS:
+        job.notify(f"{len(events):,} tokens are too few for a gate; at least {MIN_EVENTS:,} are needed")
+        return None
+    made = fit_gate(job, engines.make(job.settings, len(events), job.progress, ignore), events)
+    if made is not None:
+        job.kept.save("gate", asdict(made[1]), gate=made[0])
+    return made
+
+
+def fit_gate(job: Job, engine: Engine, events: GateEvents) -> tuple[np.ndarray, GateReport] | None:
+    """Learn the gate on the rows of held-out events; None where it does not help."""
+    s = job.settings
     with job.progress("gating", PASSES * len(events)) as bar:
         flat, report = engine.fit_gate(events, s.gate, s.seed, bar)
     steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
@@ -646,14 +671,14 @@ def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | Non
 
 def finish_snm(
     job: Job, extractor: Extractor, counted: Counted, figures: dict[str, Any], pages: dict[str, Any],
-    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None, kept: Pruned | None = None,
+    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None, folds: int, kept: Pruned | None = None,
 ) -> None:  # fmt: skip
     """Write what is left of an SNM, and give the folder its name."""
     described = None
     if gate is not None:
         flat, report = gate
         job.writer.array("gate", "<f4").append(flat)
-        described = {"units": job.settings.gate, **asdict(report)}
+        described = {"units": job.settings.gate, "folds": folds, **asdict(report)}
     counted.store.remove()
     how: dict[str, Any] = {"text": figures, "pages": pages, "training": training, "gate": described}
     if extractor.spec.caches:

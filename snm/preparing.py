@@ -59,6 +59,7 @@ class Texts:
     fitted: Text | None = None  # the multinomial loss is learned on it
     dev: Text | None = None  # training stops by its perplexity
     gate: Text | None = None  # the gate is learned on it
+    folds: int = 0  # of the training text, that the gate is learned on instead; see `snm.folding`
 
     @property
     def counted_again(self) -> bool:
@@ -143,6 +144,8 @@ def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) 
     multinomial = s.training.loss == "multinomial"
     if dev is None and not s.gate and not multinomial:
         return Texts(text, text)
+    if folds := folds_for(s, text, dev is not None):
+        return Texts(text, text, folds=folds)
     given = None if dev is None else (text, given_text(job, dev, vocabulary))
     train, held_out = given or slice_off(job, text, vocabulary, multinomial)
     if held_out is None:
@@ -153,6 +156,16 @@ def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) 
         return Texts(train, text, fitted=held_out)
     fitted, rest = split_sentences(held_out, held_out.events // 5)
     return Texts(train, text, fitted, rest, rest)
+
+
+def folds_for(settings: Settings, text: Text, dev_given: bool) -> int:
+    """How many folds of the text the gate is learned from; 0 if it is learned from other held-out text."""
+    if settings.folds is not None:
+        if settings.folds > text.segments:
+            what = "sentences" if text.documents is None else "documents"
+            raise InputError(f"{settings.folds} folds of a text of {text.segments:,} {what}; ask for fewer (folds)")
+        return settings.folds
+    return 0
 
 
 def given_text(job: Job, dev: Sources, vocabulary: Vocabulary) -> Text:

@@ -24,6 +24,7 @@ DEFAULT_ORDER = 5
 MIN_MEMORY = 512 << 20
 MAX_SEED = (1 << 63) - 1
 MAX_UNITS = 1 << 12  # of the gate
+MAX_FOLDS = 1 << 10  # of the text that the gate is learned from
 ALL_EVENTS = 1 << 32  # more events than a text can have
 PAPER_RATE = 0.02  # of AdaGrad with the paper's metafeatures: the paper gives no rate
 
@@ -35,7 +36,9 @@ class Settings:
     `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
     softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, by default the preset `small`;
     `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
-    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `prune`:
+    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `folds`:
+    the gate is learned from this many parts of the text, each under a model of the others; 0 for a slice that is held
+    out. `prune`:
     features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or 16, of a
     weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the text is
     large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run. `work`
@@ -65,6 +68,7 @@ class Settings:
     partitions: int | None = None
     seed: int = 1
     gate: int = 64
+    folds: int | None = None
     prune: int = 2
     classes: int | None = None
     weight_bits: int = 8
@@ -79,7 +83,7 @@ class Settings:
         set_whole_numbers(
             self, order=(1, MAX_WORDS), min_count=(1, 1 << 62), max_words=(1, 1 << 31), memory=(MIN_MEMORY, 1 << 62),
             threads=(1, MAX_THREADS), partitions=(1, 1 << 31), seed=(0, MAX_SEED), gate=(0, MAX_UNITS),
-            prune=(1, 1 << 31), classes=(4, 1 << 16), weight_bits=(8, 16), size=(1, 1 << 62),
+            folds=(0, MAX_FOLDS), prune=(1, 1 << 31), classes=(4, 1 << 16), weight_bits=(8, 16), size=(1, 1 << 62),
         )  # fmt: skip
         for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
             choice(name, getattr(self, name), known)
@@ -116,6 +120,13 @@ class Settings:
             raise SettingsError("size is for SNM and backoff models; a network is as large as its units (hidden)")
         if self.size is not None and self.resume and self.model != "snm":
             raise SettingsError("resume is not for a backoff model with a size; train it, and prune it with snm.prune")
+        if self.folds == 1:
+            raise SettingsError("folds is 1; expected 2 or more parts of the text, or 0 for a slice that is held out")
+        if self.folds and not self._can_fold:
+            raise SettingsError(
+                "folds are for an SNM with a gate that is trained by leave-one-out in one pass, and without a size; "
+                "leave out folds, or the others"
+            )
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
         if self.model != "snm" and self.features is not None:
@@ -126,6 +137,12 @@ class Settings:
             raise SettingsError("features and order exclude each other; give one of them")
         if self.vocab is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
+
+    @property
+    def _can_fold(self) -> bool:
+        """Whether a gate can be learned from all of the text."""
+        one_pass = self.training.loss == "leave-one-out" and self.training.passes <= 1
+        return self.model == "snm" and self.gate > 0 and one_pass and self.size is None
 
     @property
     def specification(self) -> str:

@@ -73,6 +73,9 @@ OPTIONS = [
     option("--document", group="Vocabulary", is_flag=True,
         help="TEXT has documents, separated by blank lines: features reach across sentences."),
 
+    option("--folds", group="Estimation", type=Number(0),
+        help="Learn the gate from so many parts of the text, each under a model of the others, which takes as many "
+        "trainings more; 0 for a slice that is held out.  [default: 0]"),
     option("--prune", group="Features", type=Number(1, 1 << 31), default=2, show_default=True,
         help="Leave out features seen less often than this, except n-grams of up to five words."),
     option("--classes", group="Features", type=Number(4, 65536),
@@ -250,7 +253,7 @@ def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool
 # which options go together
 
 SNM_OPTIONS = (
-    "preset", "features", "paper", "document", "gate", "prune", "weight_bits", "classes", "loss", "optimiser",
+    "preset", "features", "paper", "document", "gate", "folds", "prune", "weight_bits", "classes", "loss", "optimiser",
     "accumulator", "events", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
@@ -301,7 +304,7 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
 PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
     "seed",
-    "gate", "prune", "classes", "engine", "address", "work", "resume",
+    "gate", "folds", "prune", "classes", "engine", "address", "work", "resume",
     "size",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -59,6 +60,21 @@ def sample_sentences(text: Text, events: int, seed: int, join: Join = in_memory)
 
     tokens = join(drawn())
     return Text(tokens, segments) if text.documents is None else Text(tokens, ends, segments)
+
+
+def folds_of(text: Text, folds: int, join: Join = in_memory) -> Iterator[tuple[Text, Text]]:
+    """(the rest, a fold) of a text, for each of its folds: neighbouring segments, about as many in each."""
+    begins = np.flatnonzero(text.tokens == BEGIN)
+    ends = np.append(begins, len(text.tokens))[np.linspace(0, len(begins), folds + 1).astype(int)]
+    for begin, end in pairwise(ends.tolist()):
+        rest = join(iter([text.tokens[:begin], text.tokens[end:]]))
+        yield _text_of(rest, text), _text_of(text.tokens[begin:end], text)
+
+
+def _text_of(tokens: np.ndarray, whole: Text) -> Text:
+    """Some segments of a text."""
+    sentences, segments = int(np.count_nonzero(tokens == END)), int(np.count_nonzero(tokens == BEGIN))
+    return Text(tokens, sentences, None if whole.documents is None else segments)
 
 
 def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
