@@ -43,7 +43,7 @@ def test_folds_are_the_text_in_parts(folds: int) -> None:
     for rest, fold in parts:
         assert rest.sentences + fold.sentences == text.sentences
         assert sorted([*rest.tokens, *fold.tokens]) == sorted(text.tokens)
-        assert rest.tokens[0] == 0 and rest.tokens[-1] == 1
+        assert (rest.tokens[0], rest.tokens[-1]) == (0, 1)
 
 
 def test_documents_stay_whole_in_folds() -> None:
