@@ -82,6 +82,8 @@ def _settings_for(model: SnmModel | SourcesModel, **given: Any) -> Settings:
     first = _members(model)[0]
     if first.spec.caches:
         raise SettingsError(f"{model.path} has a cache, which several sources cannot have; give dev instead of text")
+    if model.vocabulary.fields:
+        raise SettingsError(f"{model.path} has fields, which several sources cannot have; give dev instead of text")
     return Settings(
         features=first.spec.text, prune=max(1, first.manifest["training"]["prune"]), closed=model.vocabulary.closed,
         document=model.vocabulary.document, engine="cpu", **given,

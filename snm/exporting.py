@@ -46,6 +46,8 @@ def export_arpa(
     order = None if order is None else whole_number("order", order, 1, MAX_WORDS)
     if isinstance(model, SnmModel) and model.spec.caches:
         raise SettingsError(f"{model.path} has a cache, which an ARPA file cannot have; train a model without")
+    if model.vocabulary.fields:
+        raise SettingsError(f"{model.path} has fields of lines, which an ARPA file cannot have; train a model without")
     given = are_given(text)
     name = str(file_path("path", path))
     if isinstance(model, BackoffModel) and not given:

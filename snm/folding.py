@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from snm.gate.fitting import GateEvents
-from snm.layouts.tokens import UNKNOWN
 from snm.loading import load
-from snm.preparing import Job
+from snm.preparing import Job, without_new_words
 from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.model import SnmModel
 from snm.settings import CLUSTER, MIN_MEMORY, Settings
 from snm.storage import remove_folder
-from snm.text.encoding import Text, count_words
+from snm.text.encoding import Text
 from snm.text.sampling import folds_of, sample_sentences
 from snm.text.vocabulary import Vocabulary
 
@@ -56,16 +55,7 @@ def fold_events(
                     / GateEvents.bytes_needed(model.extractor.n_templates + len(model.extractor.spec.caches))
                 )
                 sample = sample_sentences(held_out, int(min(most, MAX_EVENTS)) // folds, s.seed)
-                found.append(model.gate_events(_without_new_words(job, sample, rest, vocabulary)))
+                found.append(model.gate_events(without_new_words(job, sample, rest, vocabulary)))
             remove_folder(folder)
             advance(1)
     return GateEvents.joined(found)
-
-
-def _without_new_words(job: Job, held_out: Text, rest: Text, vocabulary: Vocabulary) -> Text:
-    """The text with `<UNK>` for the words that would not be in the vocabulary of the rest."""
-    if job.settings.vocab is not None or job.counts is not None:
-        return held_out
-    rare = count_words(rest, len(vocabulary)) < job.settings.min_count
-    rare[: UNKNOWN + 1] = False
-    return replace(held_out, tokens=np.where(rare[held_out.tokens], np.uint32(UNKNOWN), held_out.tokens))

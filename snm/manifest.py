@@ -56,7 +56,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "sources": {"members": [str], "names": [str], "shares": [float], "gate": (None, {"units": SIZE}), "links": SIZE},
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
-EXTENSIONS: tuple[str, ...] = ("cache", "orphans", "union")
+EXTENSIONS: tuple[str, ...] = ("cache", "fields", "orphans", "union")
 """What a model's entry `requires` may name: parts of the format without which a reader would give wrong answers."""
 SPELLING = "spelling.txt"
 SPELLING_ENTRY = {"order": range(2, MAX_ORDER + 1), "words": SIZE, "known": float}

@@ -142,6 +142,8 @@ def train(
     elif sources is None:
         raise SettingsError("no text given; expected text, or counts=...")
     _check(settings, dev)
+    if settings.fields and (isinstance(sources, Mapping) or counted is not None):
+        raise SettingsError("fields are for one text; a model of several sources, and stored counts, have none")
     if settings.size is not None and settings.model != "snm":
         how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
         return _train_to_size(sources, output, settings, flag("force", force), how)
@@ -235,6 +237,8 @@ def count_text(
     functions(progress=progress, notify=notify)
     if settings.vocab is None:
         raise SettingsError("counts need a given vocabulary, to be added to others; give vocab (snm vocab writes one)")
+    if settings.fields:
+        raise SettingsError("fields are for training; counts that add have a given vocabulary, without their values")
     if settings.resume:
         raise SettingsError("resume is for training; count the text in parts, and add them with merge_counts")
     if settings.model != "snm":
@@ -683,6 +687,8 @@ def finish_snm(
     how: dict[str, Any] = {"text": figures, "pages": pages, "training": training, "gate": described}
     if extractor.spec.caches:
         how["requires"] = ["cache"]
+    if extractor.vocabulary.fields:
+        how["requires"] = ["fields"]
     if job.settings.tuning is not None:
         how["tuning"] = job.settings.tuning
     rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]

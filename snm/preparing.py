@@ -78,7 +78,7 @@ def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
             threads = min(s.threads, s.memory // READER_BYTES)
             text, vocabulary = read_corpus(
                 sources, s.min_count, s.max_words, s.closed, bar, s.document, threads, job.writer.spool, s.on_error,
-                memory, job.notify, job.rare,
+                memory, job.notify, job.rare, s.fields,
             )  # fmt: skip
         else:
             vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, memory, job.notify)
@@ -99,7 +99,9 @@ def _kept_text(job: Job, found: Stage) -> tuple[Text, Vocabulary]:
     figures, arrays = found
     words = arrays["words"].tobytes().split(b"\n", 3)[-1]  # without <S>, </S> and <UNK>
     job.rare.add(*spans_of(arrays["rare"].tobytes()))
-    return Text(arrays["tokens"], **figures), Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
+    vocabulary = Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
+    first_field = vocabulary.first_field if vocabulary.fields else None
+    return Text(arrays["tokens"], **figures, first_field=first_field), vocabulary
 
 
 def read_counted(job: Job) -> tuple[Text, Vocabulary]:
@@ -158,6 +160,19 @@ def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) 
     return Texts(train, text, fitted, rest, rest)
 
 
+def without_new_words(job: Job, held_out: Text, rest: Text, vocabulary: Vocabulary) -> Text:
+    """A part of the text with `<UNK>` for words that are rare in the rest.
+
+    They are in the vocabulary only because the part belongs to the text.
+    """
+    if job.settings.vocab is not None or job.counts is not None:
+        return held_out
+    rare = count_words(rest, len(vocabulary)) < job.settings.min_count
+    rare[: UNKNOWN + 1] = False
+    rare[vocabulary.first_field :] = False
+    return replace(held_out, tokens=np.where(rare[held_out.tokens], np.uint32(UNKNOWN), held_out.tokens))
+
+
 def folds_for(settings: Settings, text: Text, dev_given: bool) -> int:
     """How many folds of the text the gate is learned from; 0 if it is learned from other held-out text."""
     if settings.folds is not None:
@@ -192,10 +207,6 @@ def slice_off(job: Job, text: Text, vocabulary: Vocabulary, required: bool) -> t
         job.notify(f"{text.events:,} tokens are too few to hold some out for a gate; give --dev to have one")
         return text, None
     rest, end = split_sentences(text, wanted)
-    if job.settings.vocab is None and job.counts is None:
-        # a word that is rare in the rest is in the vocabulary only because the slice was part of the text
-        rare = count_words(rest, len(vocabulary)) < job.settings.min_count
-        rare[: UNKNOWN + 1] = False
-        end = replace(end, tokens=np.where(rare[end.tokens], np.uint32(UNKNOWN), end.tokens))
+    end = without_new_words(job, end, rest, vocabulary)
     job.notify(f"no held-out text given: the last {end.events:,} tokens of the training text are held out")
     return rest, end

@@ -13,6 +13,7 @@ from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import SettingsError
 from snm.features.specification import DEFAULT_PRESET, MAX_WORDS, FeatureSpec
 from snm.system import default_threads
+from snm.text.fields import field_names
 from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
@@ -45,7 +46,8 @@ class Settings:
     is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
     folder, and used if the run is killed and started again. `vocab`: a file of words, one a line. `classes`: how many
     word classes are learned where the features use them; by default 256, from a text of up to 2 M tokens 64.
-    `document`: the text has documents, separated by blank lines, and features reach across their sentences. `tuning`:
+    `document`: the text has documents, separated by blank lines, and features reach across their sentences. `fields`:
+    names of fields before lines, such as `speaker=ann`, which become features (docs/features.md). `tuning`:
     how `snm.tune` chose the settings, for the manifest. `on_error`: what to do with a line that is not UTF-8 or has a
     NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text and the file of
     words. `size`: most bytes of the model folder; what brings least is pruned at the end.
@@ -60,6 +62,7 @@ class Settings:
     vocab: str | Path | None = None
     closed: bool = False
     document: bool = False
+    fields: str | tuple[str, ...] = ()
     on_error: str = "fail"
     training: TrainingSettings = field(default_factory=TrainingSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -87,6 +90,7 @@ class Settings:
         )  # fmt: skip
         for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
             choice(name, getattr(self, name), known)
+        object.__setattr__(self, "fields", field_names(self.fields) if self.fields else ())
         for name in ("closed", "document", "resume"):
             object.__setattr__(self, name, flag(name, getattr(self, name)))
         for name, kind in (("training", TrainingSettings), ("network", NetworkSettings)):
@@ -110,6 +114,7 @@ class Settings:
             raise SettingsError(
                 f"metafeatures {', '.join(beyond)} are for the engine cpu; leave out the engine {self.engine}, or them"
             )
+        self._check_fields()
         if self.resume and self.model in NEURAL:
             raise SettingsError(
                 f"resume is not for a model of kind {self.model!r}, which has checkpoints (--checkpoint)"
@@ -138,6 +143,20 @@ class Settings:
         if self.vocab is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
 
+    def _check_fields(self) -> None:
+        """Raise an error if fields go with something that does not know them."""
+        if not self.fields:
+            return
+        if self.model != "snm":
+            raise SettingsError(f"fields are for SNM; a model of kind {self.model!r} has no features for them")
+        if self.engine in ("gpu", *CLUSTER):
+            raise SettingsError(f"fields are for the engine cpu; leave out the engine {self.engine}, or the fields")
+        if self.document or self.vocab is not None:
+            with_it = "documents" if self.document else "a vocabulary file, which has no values of fields"
+            raise SettingsError(f"fields belong to lines, and do not go with {with_it}; leave out one of both")
+        if self.spec.caches:
+            raise SettingsError("fields belong to lines, a cache to documents; leave out one of both")
+
     @property
     def _can_fold(self) -> bool:
         """Whether a gate can be learned from all of the text."""
@@ -146,9 +165,11 @@ class Settings:
 
     @property
     def specification(self) -> str:
+        chosen = f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
         if self.model == "snm" and self.order is None:
-            return DEFAULT_PRESET if self.features is None else self.features
-        return f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
+            chosen = DEFAULT_PRESET if self.features is None else self.features
+        used = FeatureSpec(chosen).sides if self.fields else []
+        return " + ".join([chosen, *(f"side({field})" for field in self.fields if field not in used)])
 
     @property
     def spec(self) -> FeatureSpec:
@@ -203,5 +224,7 @@ def departures_from_paper(settings: Settings) -> list[str]:
         found.append("a gate")
     if settings.spec.has_classes:
         found.append("word classes")
+    if settings.fields:
+        found.append("fields of lines as features")
     found.append(f"weights of {settings.weight_bits} bits in the model")
     return found

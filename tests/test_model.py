@@ -335,6 +335,34 @@ class TestFamily(LanguageModelTests):
         assert "[suffix_pair:0]" in [part.feature for part in model.explain("the cat sees")[2].parts]
 
 
+@pytest.fixture(scope="module")
+def field_model(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> RowModel:
+    folder = tmp_path_factory.mktemp("fields")
+    lines = corpus_file.read_text().splitlines()
+    (folder / "text").write_text("\n".join(f"speaker={line[0]} {line}" for line in lines) + "\n")
+    settings = Settings(features="ngram(0..2) + class(r=1, a=0)", classes=4, fields="speaker", threads=1)
+    return train(folder / "text", folder / "m", settings, dev=folder / "text")
+
+
+class TestFields(LanguageModelTests):
+    """A model whose lines may have fields, on lines that have none."""
+
+    @pytest.fixture
+    def model(self, field_model: RowModel) -> RowModel:
+        return field_model
+
+    def test_threads_do_not_change_scores(self, model: LanguageModel) -> None:
+        """The last bits of a gate depend on how many events it weighs together."""
+        tokens = encode_lines([self.SENTENCE] * 500, model.vocabulary).tokens
+        assert model.probabilities(tokens) == pytest.approx(model.probabilities(tokens, threads=3), rel=1e-6)
+
+
+class TestFieldsOfEveryLine(TestFields):
+    """The same, on lines that have fields."""
+
+    SENTENCE = "speaker=t the cat sees purple fish"
+
+
 @pytest.mark.parametrize("preset", [*PRESETS, SMALL_SKIPS])
 def test_every_preset_sums_to_one(preset: str, corpus_file: Path, tmp_path: Path) -> None:
     model = train([corpus_file], tmp_path / "m", Settings(features=preset, threads=1))

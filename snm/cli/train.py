@@ -72,6 +72,9 @@ OPTIONS = [
     option("--closed", group="Vocabulary", is_flag=True, help="Closed vocabulary: <UNK> is never predicted."),
     option("--document", group="Vocabulary", is_flag=True,
         help="TEXT has documents, separated by blank lines: features reach across sentences."),
+    option("--fields", group="Vocabulary", metavar="NAMES",
+        help="Lines may begin with these fields, such as 'speaker=ann topic=law'; NAMES are speaker,topic. Their "
+        "values become features, and are never predicted. All commands take such lines then."),
 
     option("--folds", group="Estimation", type=Number(0),
         help="Learn the gate from so many parts of the text, each under a model of the others, which takes as many "
@@ -253,8 +256,8 @@ def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool
 # which options go together
 
 SNM_OPTIONS = (
-    "preset", "features", "paper", "document", "gate", "folds", "prune", "weight_bits", "classes", "loss", "optimiser",
-    "accumulator", "events", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
+    "preset", "features", "fields", "paper", "document", "gate", "folds", "prune", "weight_bits", "classes", "loss",
+    "optimiser", "accumulator", "events", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
 NEURAL_OPTIONS = ("checkpoint",)
@@ -328,6 +331,7 @@ def settings_of(options: dict[str, Any], counted: CountedText | None = None) -> 
         raise click.BadParameter(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}", param_hint="--preset")
     chosen = {
         "features": preset if features is None else features,
+        "fields": options["fields"] or (),
         "vocab": None if options["vocab"] is None else file_path("vocab", options["vocab"]),
         "threads": chosen_threads(options["threads"]),
         "weight_bits": int(options["weight_bits"]),

@@ -148,9 +148,11 @@ def engine_of(model: LanguageModel) -> Engine:
             "it scores whole sentences only; expected an SNM or backoff model, or a mixture of them; "
             "use snm.load(path).score(sentence) for other models"
         )
+    if model.vocabulary.fields:
+        raise SettingsError("its lines have fields, which have no place here; use snm.load(path) and start(fields)")
     if isinstance(model, ArpaModel):
         return BackoffEngine(model, *_words_of_arpa(model))
-    if isinstance(model, BackoffModel) and not model.extractor.has_families:
+    if isinstance(model, BackoffModel) and not model.extractor.needs_text:
         return BackoffEngine(model, {**model.vocabulary.ids, "<s>": BEGIN, "</s>": END})
     return SnmEngine(model)
 

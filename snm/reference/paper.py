@@ -37,14 +37,22 @@ Matrix = dict[Feature, dict[int, float]]  # M_ij by feature and target
 _64_BITS = (1 << 64) - 1
 
 
-def features_of(spec: FeatureSpec, context: Sentence, classes: Sequence[int] = ()) -> set[Feature]:
+def features_of(
+    spec: FeatureSpec, context: Sentence, classes: Sequence[int] = (), fields: dict[str, int] | None = None
+) -> set[Feature]:
     """All features of an event, the paper's f: each (r, s, a) of the specification that fits into the context.
 
-    `classes`: the class of each word, which class features use in place of remote words.
+    `classes`: the class of each word, which class features use in place of remote words. `fields`: the values of the
+    sentence's fields, which stand before the words of a feature that has one.
     """
     found: set[Feature] = set()
     n = len(context)
     for term in spec.terms:
+        if term.kind == "side":
+            for i, t in enumerate(spec.types):
+                if t.side == term.side and t.side in (fields or {}) and t.a <= n:
+                    found.add((i, ((fields or {})[t.side], *context[n - t.a :])))
+            continue
         longest = n if term.s.high is None else term.s.high
         for r in range(term.r.low, (term.r.high or 0) + 1):
             for a in range(term.a.low, (term.a.high or 0) + 1):
@@ -58,7 +66,8 @@ def features_of(spec: FeatureSpec, context: Sentence, classes: Sequence[int] = (
                         remote = [classes[word] for word in remote]
                     type_index = next(
                         i for i, t in enumerate(spec.types)
-                        if (t.r, t.a, t.s, t.classes) == (r, a, None if term.tied else s, by_class) and t.family is None
+                        if (t.r, t.a, t.s, t.classes) == (r, a, None if term.tied else s, by_class)
+                        and t.family is t.side is None
                     )  # fmt: skip
                     found.add((type_index, (*remote, *adjacent)))
     return found
@@ -109,7 +118,8 @@ def key_of(spec: FeatureSpec, layout: KeyLayout, feature: Feature) -> int:
     if not words:
         return 1
     t = spec.types[type_index]
-    remote, adjacent = words[: t.r], words[t.r :]
+    first = 1 if t.side is not None else t.r
+    remote, adjacent = words[:first], words[first:]
     h = mix64(((_chain(adjacent) * REMOTE_MULTIPLIER) & _64_BITS) ^ _chain(remote) ^ t.salt)
     return (h & layout.hash_mask) | (type_index << layout.type_shift) | 1
 

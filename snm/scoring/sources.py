@@ -249,7 +249,7 @@ class SourcesModel(StatefulModel):
     @cached_property
     def _has_families(self) -> bool:
         """Whether features of families need more than a state."""
-        return any(member.extractor.has_families for member in self.members)
+        return any(member.extractor.needs_text for member in self.members)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = self._candidates(states, words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -59,7 +60,8 @@ def sample_sentences(text: Text, events: int, seed: int, join: Join = in_memory)
             yield tokens
 
     tokens = join(drawn())
-    return Text(tokens, segments) if text.documents is None else Text(tokens, ends, segments)
+    sentences, documents = (segments, None) if text.documents is None else (ends, segments)
+    return Text(tokens, sentences, documents, first_field=text.first_field)
 
 
 def folds_of(text: Text, folds: int, join: Join = in_memory) -> Iterator[tuple[Text, Text]]:
@@ -74,7 +76,8 @@ def folds_of(text: Text, folds: int, join: Join = in_memory) -> Iterator[tuple[T
 def _text_of(tokens: np.ndarray, whole: Text) -> Text:
     """Some segments of a text."""
     sentences, segments = int(np.count_nonzero(tokens == END)), int(np.count_nonzero(tokens == BEGIN))
-    return Text(tokens, sentences, None if whole.documents is None else segments)
+    documents = None if whole.documents is None else segments
+    return Text(tokens, sentences, documents, first_field=whole.first_field)
 
 
 def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
@@ -91,8 +94,7 @@ def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
     first = int(np.count_nonzero(events_from >= events)) - 1
     first = max(first, int(len(begins) == text.segments))  # the rest has at least one segment
     cut = len(text.tokens) - size + int(begins[first]) if first < len(begins) else len(text.tokens)
-    rest, end = text.tokens[:cut], text.tokens[cut:]
-    segments, ends = len(begins) - first, int(np.count_nonzero(end == END))
+    rest, end = replace(text, tokens=text.tokens[:cut], bytes=0), _text_of(text.tokens[cut:], text)
     if text.documents is None:
-        return Text(rest, text.segments - segments), Text(end, segments)
-    return Text(rest, text.sentences - ends, text.segments - segments), Text(end, ends, segments)
+        return replace(rest, sentences=text.segments - end.segments), end
+    return replace(rest, sentences=text.sentences - end.sentences, documents=text.segments - end.segments), end
