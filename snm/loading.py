@@ -20,7 +20,7 @@ _KINDS = {
     "backoff": "snm.baselines.backoff.model:BackoffModel",
     "hsme": "snm.baselines.neural.hsme:HsmeModel",
     "rnn": "snm.baselines.neural.rnn:RnnModel",
-    "mixture": "snm.scoring.mixture:open_mixture",
+    "mixture": "snm.scoring.mixture:MixtureModel",
     "sources": "snm.scoring.sources:SourcesModel",
 }
 

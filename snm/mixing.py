@@ -68,9 +68,8 @@ def mix(
 ) -> MixtureModel:  # fmt: skip
     """Mix models or ARPA files, with the best weights on held-out text, and write the mixture to `output`.
 
-    The mixture contains its members: hard links to their files, or copies where links are not possible. It is a
-    `StatefulModel` if they are. Their vocabularies may differ: docs/sources.md says what a model gives to words that
-    it lacks. `on_error`: see `Settings`.
+    The mixture contains its members: hard links to their files, or copies where links are not possible. Their
+    vocabularies may differ: docs/sources.md says what a model gives to words that it lacks. `on_error`: see `Settings`.
     """
     functions(progress=progress, notify=notify)
     paths, threads = _paths_of(models), whole_number("threads", threads, 1, MAX_THREADS)

@@ -35,7 +35,7 @@ from snm.layouts.beams import BEAM_ARRAYS, BEAM_RECORD, ROW_ARRAYS
 from snm.layouts.gate import Gate, gate_size
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import BEGIN, END
-from snm.model import IDS, Explanation, LanguageModel, Part, StatefulModel, contiguous, wrong_state
+from snm.model import IDS, Explanation, LanguageModel, Part, contiguous, wrong_state
 from snm.scoring.beams import SnmBeams
 from snm.scoring.model import SnmModel
 from snm.scoring.texts import LONG_TEXT, MAX_BYTES, MAX_EVENTS, TextScorer
@@ -89,7 +89,7 @@ class Member:
         return keys, found._replace(weight=found.weight * self.scales(targets))
 
 
-class SourcesModel(StatefulModel):
+class SourcesModel(LanguageModel):
     """SNMs of several sources under one gate."""
 
     kind = "sources"
