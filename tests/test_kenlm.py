@@ -317,7 +317,7 @@ class TestSnm:
         ]
         assert far == pytest.approx(near), "a word that is farther away does not count"
 
-    @pytest.mark.parametrize(("kind", "order"), [("hsme", 5), ("lstm", 1 << 16)])
+    @pytest.mark.parametrize(("kind", "order"), [("hsme", 3), ("lstm", 1 << 16)])
     def test_neural_models(self, kind: str, order: int) -> None:
         model = ours.Model(str(Path(__file__).parent / "golden" / "format3" / kind))
         assert model.order == order
