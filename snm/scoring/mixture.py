@@ -16,8 +16,7 @@ from snm import manifest
 from snm.arguments import shown
 from snm.errors import FormatError
 from snm.model import LanguageModel, wrong_state
-from snm.scoring.unions import Words
-from snm.text.spelling import Spelling
+from snm.scoring.unions import Words, spelling_of
 
 
 class MixtureModel(LanguageModel):
@@ -44,17 +43,9 @@ class MixtureModel(LanguageModel):
                 for member, share in zip(members, shares, strict=True)
             ]
 
-        self.spelling = self._spelling_of_members()
+        heaviest = np.argsort(-self.weights, kind="stable").tolist()
+        self.spelling = spelling_of([members[i] for i in heaviest], self.vocabulary)
         self.scores_in_parallel = all(member.scores_in_parallel for member in members)
-
-    def _spelling_of_members(self) -> Spelling | None:
-        """The spelling model of the heaviest member that has one. All members spell with it: then P sums to one."""
-        for i in np.argsort(-self.weights, kind="stable").tolist():
-            spelling: Spelling | None = self.members[i].spelling
-            if spelling is not None:
-                same = self.members[i].vocabulary.lines == self.vocabulary.lines
-                return spelling if same else spelling.outside(self.vocabulary)
-        return None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (os.path.abspath(self.path), self.members)
