@@ -185,3 +185,12 @@ def test_bad_input(parts: list[Path], tmp_path: Path, mixed: HybridModel) -> Non
     (one.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FormatError):
         snm.load(one.path)
+
+
+def test_the_slow_reader_agrees(mixed: HybridModel, parts: list[Path], dev: Path, tmp_path: Path) -> None:
+    from snm.reference.format import read_model
+
+    for model in (mixed, snm.mix_gated(parts, dev, tmp_path / "m", units=8)):
+        slow, context = read_model(model.path), model.context("the cat").tolist()
+        found = [slow.probability(context, word) for word in range(len(model.vocabulary))]
+        assert found == pytest.approx(model.distribution(model.context("the cat")).tolist(), rel=1e-5, abs=1e-12)

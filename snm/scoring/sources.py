@@ -364,7 +364,9 @@ def _gate_record(templates: int, gate: Gate) -> tuple[np.ndarray, dict[str, np.n
 def _reopened(model: LanguageModel, path: Path) -> LanguageModel:
     """The copy of a member in another folder."""
     kind, (_, *members) = model.__reduce__()
-    if not members:
-        return kind(path)
-    folders = model.manifest["members"]
-    return kind(path, [_reopened(member, path / name) for member, name in zip(members[0], folders, strict=True)])
+    how = [
+        [_reopened(member, path / name) for member, name in zip(given, model.manifest["members"], strict=True)]
+        for given in members
+    ]
+    copied: LanguageModel = kind(path, *how)
+    return copied
