@@ -49,11 +49,8 @@ def fold_events(
             train(rest, vocabulary, classes, folder, settings, silent, ignore)
             with load(folder) as model:
                 assert isinstance(model, SnmModel)
-                most = (
-                    EVENTS_SHARE
-                    * s.memory
-                    / GateEvents.bytes_needed(model.extractor.n_templates + len(model.extractor.spec.caches))
-                )
+                rows = model.extractor.n_templates + len(model.extractor.spec.caches)
+                most = EVENTS_SHARE * s.memory / GateEvents.bytes_needed(rows)
                 sample = sample_sentences(held_out, int(min(most, MAX_EVENTS)) // folds, s.seed)
                 found.append(model.gate_events(without_new_words(job, sample, rest, vocabulary)))
             remove_folder(folder)

@@ -17,7 +17,10 @@ from snm.text.fields import field_names
 from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
-MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
+HYBRID = "hybrid"
+MODELS = ("snm", "kn", "katz", "sbo", *NEURAL, HYBRID)
+HYBRIDS = {"hybrid-small": ("small", 128), "hybrid": ("medium", 256), "hybrid-large": ("medium", 512)}
+"""Presets of hybrids: the features of the SNM, and the units of the network."""
 CLUSTER = ("ray", "tasks")  # engines of several machines
 ENGINES = ("auto", "cpu", "gpu", *CLUSTER)
 DISCOUNTS = ("modified", "single")
@@ -35,7 +38,8 @@ class Settings:
     """The settings of `train`: everything but the text. `memory` is in bytes.
 
     `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
-    softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, by default the preset `small`;
+    softmax), `rnn`, or `hybrid`: an SNM and a recurrent network under one gate; `network` is for the last three.
+    `features` is SNM's specification, by default the preset `small`;
     `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
     `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `folds`:
     the gate is learned from this many parts of the text, each under a model of the others; 0 for a slice that is held
@@ -115,6 +119,8 @@ class Settings:
                 f"metafeatures {', '.join(beyond)} are for the engine cpu; leave out the engine {self.engine}, or them"
             )
         self._check_fields()
+        if self.model == HYBRID:
+            self._check_hybrid()
         if self.resume and self.model in NEURAL:
             raise SettingsError(
                 f"resume is not for a model of kind {self.model!r}, which has checkpoints (--checkpoint)"
@@ -134,7 +140,7 @@ class Settings:
             )
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
-        if self.model != "snm" and self.features is not None:
+        if self.model not in ("snm", HYBRID) and self.features is not None:
             raise SettingsError(f"features are for SNM; a model of kind {self.model!r} has n-grams up to its order")
         if self.model != "snm" and self.document:
             raise SettingsError(f"documents are for SNM; a model of kind {self.model!r} has sentences")
@@ -163,10 +169,21 @@ class Settings:
         one_pass = self.training.loss == "leave-one-out" and self.training.passes <= 1
         return self.model == "snm" and self.gate > 0 and one_pass and self.size is None
 
+    def _check_hybrid(self) -> None:
+        for what, wrong in (
+            ("resume", self.resume), ("size", self.size is not None), ("gate=0", not self.gate),
+            (f"the {self.training.loss} loss", self.training.loss == "multinomial"),
+            ("several passes of the SNM", self.training.passes > 1), ("a cache", bool(self.spec.caches)),
+        ):  # fmt: skip
+            if wrong:
+                raise SettingsError(
+                    f"{what} is not for hybrids; leave it out, or train the members and mix them (gated)"
+                )
+
     @property
     def specification(self) -> str:
         chosen = f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
-        if self.model == "snm" and self.order is None:
+        if self.model in ("snm", HYBRID) and self.order is None:
             chosen = DEFAULT_PRESET if self.features is None else self.features
         used = FeatureSpec(chosen).sides if self.fields else []
         return " + ".join([chosen, *(f"side({field})" for field in self.fields if field not in used)])
