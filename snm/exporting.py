@@ -6,16 +6,25 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from snm.arguments import MAX_THREADS, file_path, functions, shown, whole_number
 from snm.baselines.backoff import arpa
 from snm.baselines.backoff.model import BackoffModel
 from snm.errors import InputError, SettingsError
 from snm.features.specification import MAX_WORDS
+from snm.gate.fitting import MIN_EVENTS
 from snm.layouts.tokens import UNKNOWN
 from snm.model import LanguageModel
 from snm.pipeline import train
 from snm.progress import Notify, Progress, ignore, silent
-from snm.projection import extractor_for, ngram_order, rows_of_snm, rows_of_text, write_rows
+from snm.projection.continuations import count_continuations
+from snm.projection.gates import GateLearner
+from snm.projection.ngrams import Ngrams, write_rows
+from snm.projection.own import ngram_order, own_ngrams
+from snm.projection.rows import probabilities_of
+from snm.projection.sampling import sample_tokens
+from snm.projection.texts import means_over_places, ngrams_of
 from snm.pruning.arpa import limit_for_arpa
 from snm.pruning.backoff import PrunedBackoff
 from snm.scoring.model import SnmModel
@@ -23,20 +32,25 @@ from snm.settings import Settings
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text.encoding import encode_files
 from snm.text.files import Sources, are_given, names
+from snm.text.sampling import sample_sentences
 
+SAMPLED = 200_000  # events of the text that an SNM generates
+MAX_HELD_OUT = 300_000  # events of held-out text that are used
+SEED = 1
 LONGEST = 5  # n-grams of a projection, where the model has none of its own
 
 
 def export_arpa(
-    model: LanguageModel, path: str | Path, *, text: Sources | None = None, order: int | None = None,
-    size: int | None = None, threads: int = 1, on_error: str = "fail", progress: Progress = silent,
-    notify: Notify = ignore,
+    model: LanguageModel, path: str | Path, *, text: Sources | None = None, dev: Sources | None = None,
+    order: int | None = None, size: int | None = None, threads: int = 1, on_error: str = "fail",
+    progress: Progress = silent, notify: Notify = ignore,
 ) -> None:  # fmt: skip
     """Write any model as an ARPA file. A file of that name is replaced when the new one is complete.
 
     A backoff model is written as it is. An SNM is written as its n-grams, up to `order`, with its probabilities after
-    their contexts alone. With `text`, and for every other model, the n-grams are those of the text; probabilities of
-    other models are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
+    their contexts alone, by gates for n-grams that are learned on held-out text, `dev`, or on text that the model
+    generates. With `text`, and for every other model, the n-grams are those of the text; probabilities of other models
+    are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
     """
     if not isinstance(model, LanguageModel):
         raise SettingsError(f"{shown(model)} is no model; open one with snm.load")
@@ -56,14 +70,16 @@ def export_arpa(
         raise SettingsError(
             f"{model.path} has no n-grams of its own; give the text whose n-grams are to be written (--text)"
         )
+    held_out = _held_out(model, dev, on_error, notify)
     with tempfile.TemporaryDirectory(prefix="snm-") as folder:
         place = Path(folder) / "projected"
         if given:
             assert text is not None
-            _project_text(model, place, text, order or _order_of(model), threads, on_error, progress, notify)
+            longest = order or _order_of(model)
+            _project_text(model, place, text, longest, held_out, threads, on_error, progress, notify)
         else:
             assert isinstance(model, SnmModel)
-            _project_snm(model, place, order, threads, progress, notify)
+            _project_own(model, place, order, held_out, threads, progress, notify)
         with BackoffModel(place) as projected:
             _write(projected, name, size, threads, progress, notify)
 
@@ -89,25 +105,39 @@ def _order_of(model: LanguageModel) -> int:
     return ngram_order(model) if isinstance(model, SnmModel) and ngram_order(model) > 1 else LONGEST
 
 
-def _project_snm(
-    model: SnmModel, place: Path, order: int | None, threads: int, progress: Progress, notify: Notify
-) -> None:
+def _project_own(
+    model: SnmModel, place: Path, order: int | None, held_out: np.ndarray | None, threads: int, progress: Progress,
+    notify: Notify,
+) -> None:  # fmt: skip
+    """The n-grams of an SNM itself."""
     longest = ngram_order(model)
     if order is not None and order > longest:
         notify(f"{model.path} has n-grams of up to {longest} words; longer ones need --text")
     order = min(order or longest, longest)
-    if len(model.spec.templates) > longest:
-        notify("the model has other features than n-grams: much is lost; snm5 exports with hardly a loss")
+    with progress("reading n-grams", int(model.manifest["links"])) as bar:
+        ngrams = own_ngrams(model, order, bar)
     with ModelWriter(place) as writer:
-        with progress("projecting", int(model.manifest["links"])) as bar:
-            rows = rows_of_snm(model, order, bar)
-        figures = dict(model.manifest["text"])
-        write_rows(writer, extractor_for(model, order, len(rows.targets)), rows, figures, threads)
+        _project_snm(model, ngrams, writer, dict(model.manifest["text"]), held_out, threads, progress, notify)
+
+
+def _project_snm(
+    model: SnmModel, ngrams: Ngrams, writer: ModelWriter, figures: dict[str, int], held_out: np.ndarray | None,
+    threads: int, progress: Progress, notify: Notify,
+) -> None:  # fmt: skip
+    """Write n-grams with the probabilities of an SNM, whose gates for them are learned on held-out or generated text."""
+    if held_out is None:
+        held_out = sample_tokens(model, SAMPLED)
+    parents = ngrams.parents()
+    continuations = count_continuations(ngrams, parents)
+    gates = GateLearner(model, ngrams, continuations, held_out).learn(progress)
+    with progress("projecting", len(ngrams.targets)) as bar:
+        p = probabilities_of(model, ngrams, continuations, gates, bar)
+    write_rows(writer, ngrams, p, parents, figures, threads)
 
 
 def _project_text(
-    model: LanguageModel, place: Path, text: Sources, order: int, threads: int, on_error: str, progress: Progress,
-    notify: Notify,
+    model: LanguageModel, place: Path, text: Sources, order: int, held_out: np.ndarray | None, threads: int,
+    on_error: str, progress: Progress, notify: Notify,
 ) -> None:  # fmt: skip
     """A Kneser-Ney model of the text has its n-grams; then their probabilities are replaced."""
     encoded = encode_files(text, model.vocabulary, on_error=on_error, notify=notify)
@@ -120,8 +150,26 @@ def _project_text(
         settings = replace(settings, on_error=on_error)
         skeleton = train(text, Path(folder) / "ngrams", settings, progress=progress, notify=notify)
         assert isinstance(skeleton, BackoffModel)
+        ngrams, figures = ngrams_of(skeleton), dict(skeleton.manifest["text"])
         with ModelWriter(place) as writer:
-            with progress("projecting", len(encoded.tokens)) as bar:
-                rows = rows_of_text(model, skeleton, encoded, writer, advance=bar)
-            write_rows(writer, skeleton.extractor, rows, dict(skeleton.manifest["text"]), threads)
+            if isinstance(model, SnmModel):
+                _project_snm(model, ngrams, writer, figures, held_out, threads, progress, notify)
+            else:
+                with progress("projecting", len(encoded.tokens)) as bar:
+                    p = means_over_places(model, skeleton, encoded, advance=bar)
+                write_rows(writer, ngrams, p, ngrams.parents(), figures, threads)
         skeleton.close()
+
+
+def _held_out(model: LanguageModel, dev: Sources | None, on_error: str, notify: Notify) -> np.ndarray | None:
+    """The tokens of held-out text, or of a sample of it; None where there is none, or too little."""
+    if not are_given(dev):
+        return None
+    assert dev is not None
+    text = encode_files(dev, model.vocabulary, on_error=on_error, notify=notify)
+    if not text.events:
+        raise InputError(f"{names(dev)}: no words; expected held-out text, one sentence a line")
+    if text.events < MIN_EVENTS:
+        notify(f"{names(dev)} has {text.events:,} tokens, too few to learn from: the model generates text instead")
+        return None
+    return sample_sentences(text, MAX_HELD_OUT, SEED).tokens

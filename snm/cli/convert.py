@@ -28,14 +28,16 @@ from snm.cli.terminal import notify
 @click.argument("file", default="-")
 @click.option("--text", multiple=True,
               help="Text whose n-grams are written, with the probabilities of the model.")  # fmt: skip
+@click.option("--dev", multiple=True,
+              help="Held-out text, on which an SNM's gates for n-grams are learned.  [default: the model generates text]")
 @click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
 @click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
 @on_error_option
 @threads_option
 @import_option
 def export(
-    path: str, file: str, text: tuple[str, ...], order: int | None, size: int | None, on_error: str,
-    threads: int | None,
+    path: str, file: str, text: tuple[str, ...], dev: tuple[str, ...], order: int | None, size: int | None,
+    on_error: str, threads: int | None,
 ) -> None:  # fmt: skip
     """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
@@ -45,8 +47,8 @@ def export(
     from snm.exporting import export_arpa
 
     export_arpa(
-        load_model(path), file, text=text, order=order, size=size, threads=chosen_threads(threads), on_error=on_error,
-        progress=Bars(), notify=notify(),
+        load_model(path), file, text=text, dev=dev, order=order, size=size, threads=chosen_threads(threads),
+        on_error=on_error, progress=Bars(), notify=notify(),
     )  # fmt: skip
 
 
