@@ -28,8 +28,11 @@ from snm.cli.terminal import notify
 @click.argument("file", default="-")
 @click.option("--text", multiple=True,
               help="Text whose n-grams are written, with the probabilities of the model.")  # fmt: skip
-@click.option("--dev", multiple=True,
-              help="Held-out text, on which an SNM's gates for n-grams are learned.  [default: the model generates text]")
+@click.option(
+    "--dev",
+    multiple=True,
+    help="Held-out text for an SNM's gates for n-grams.  [default: text that it generates]",
+)
 @click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
 @click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
 @on_error_option

@@ -26,6 +26,12 @@ class Continuations:
     lengths: np.ndarray  # (rows,) float32: words that follow a longer context
     sums: np.ndarray  # (rows,) float32: of the weights; 0 where there is no row
 
+    @classmethod
+    def none(cls, ngrams: Ngrams) -> Continuations:
+        """No continuation rows at all."""
+        links, rows = len(ngrams.targets), len(ngrams.features)
+        return cls(np.zeros(links, np.float32), *np.zeros((3, rows), np.float32))
+
     def found(self, rows: np.ndarray, links: np.ndarray) -> np.ndarray:
         """What the gate sees of the rows of events, and the weight of their targets. (n, k) to (4, k, n) float32"""
         made = np.zeros((4, rows.shape[1], len(rows)), np.float32)

@@ -14,8 +14,7 @@ word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from snm.kernels import row_index as row_kernels
 from snm.kernels import rows as found_kernels
 from snm.kernels.rows import Found
 from snm.layouts.gate import Gate, gate_size
-from snm.layouts.keys import ABSENT
 from snm.progress import Progress, silent
 from snm.projection.continuations import Continuations
 from snm.projection.ngrams import Ngrams
@@ -54,9 +52,7 @@ class LevelEvents(GateEvents):
 def needed(model: SnmModel) -> np.ndarray:
     """How many words before the target each template reads; more than any n-gram has for families. (templates,)"""
     types = model.spec.types
-    return np.array(
-        [t.r + t.s + t.a if types[t.type_index].family is None else 1 << 20 for t in model.spec.templates]
-    )
+    return np.array([t.r + t.s + t.a if types[t.type_index].family is None else 1 << 20 for t in model.spec.templates])
 
 
 @dataclass
@@ -89,20 +85,12 @@ def _look_up(model: SnmModel, ngrams: Ngrams, continuations: Continuations, toke
         found = found_kernels.find(keys, tokens[start:stop], model.matrix, ungated, extra)
         kept = rows[:, 0] >= 0
         parts.append((keys[:, kept], *(part[:, kept] for part in found), rows[kept].T, links[kept].T))
-    keys, *found, rows, links = (np.concatenate(some, axis=1) for some in zip(*parts, strict=True))
-    return _Events(keys, Found(*found), np.ascontiguousarray(rows.T), np.ascontiguousarray(links.T))
-
-
-@dataclass
-class LevelGates:
-    """For each length of context, the templates and continuation rows that take part, and a gate over all."""
-
-    gates: list[Gate]
-    perplexities: list[float]  # of a part of the text, per event that reaches the length
+    keys, *whole, rows, links = (np.concatenate(some, axis=1) for some in zip(*parts, strict=True))
+    return _Events(keys, Found(*whole), np.ascontiguousarray(rows.T), np.ascontiguousarray(links.T))
 
 
 class GateLearner:
-    """Learns the gates of a projection."""
+    """Learns the gates of a projection: for each length of context one over all templates and continuation rows."""
 
     def __init__(self, model: SnmModel, ngrams: Ngrams, continuations: Continuations, tokens: np.ndarray) -> None:
         """tokens: of held-out or generated text."""
@@ -116,16 +104,18 @@ class GateLearner:
         rows = np.arange(min(level + 1, self.ngrams.order - 1)) + self.templates
         return np.concatenate([np.flatnonzero(self.needed <= level), rows])
 
-    def learn(self, progress: Progress = silent) -> LevelGates:
-        gates, perplexities, listed = [], [], self._listed(self.ngrams.order)
+    def learn(self, progress: Progress = silent) -> list[Gate]:
+        """The gates, from the one for the empty context on."""
+        gates: list[Gate] = []
+        listed = self._listed(self.ngrams.order)
         with progress("gating", PASSES * len(self.used) * self.ngrams.order) as bar:
             for level in range(self.ngrams.order - 1, -1, -1):
                 longer, listed = listed, self._listed(level)
                 events = self._level_events(level, listed, longer)
-                flat, report = fit(events, UNITS, advance=bar)
-                gates.insert(0, self._whole(flat, self.columns(level)))
-                perplexities.insert(0, min(report.perplexities))
-        return LevelGates(gates, perplexities)
+                flat, _ = fit(events, UNITS, advance=bar)
+                columns = self.columns(level)
+                gates.insert(0, spread(Gate.of(flat, len(columns)), columns, len(self.events.found.code)))
+        return gates
 
     def _listed(self, level: int) -> tuple[np.ndarray, np.ndarray]:
         """Sums of the words that contexts of a length list, and the row of them of each event, or -1.
@@ -167,13 +157,19 @@ class GateLearner:
         caches = int((columns >= self.templates).sum())
         return LevelEvents(codes[some], length[some], row_sum[some], weights[some], free[some], caches)
 
-    def _whole(self, flat: np.ndarray, columns: np.ndarray) -> Gate:
-        """A gate over some columns as one over all."""
-        n = self.templates + self.ngrams.order - 1
-        part, whole = Gate.of(flat, len(columns)), Gate.of(np.zeros(gate_size(n, UNITS), np.float32), n)
-        whole.hidden[columns], whole.output[columns], whole.offset[columns] = part.hidden, part.output, part.offset
-        whole.bias[:] = part.bias
-        return whole
+
+def spread(part: Gate, columns: np.ndarray, templates: int) -> Gate:
+    """A gate over some of the templates as one over all."""
+    whole = Gate.of(np.zeros(gate_size(templates, len(part.bias)), np.float32), templates)
+    whole.hidden[columns], whole.output[columns], whole.offset[columns] = part.hidden, part.output, part.offset
+    whole.bias[:] = part.bias
+    return whole
+
+
+def own_gates(model: SnmModel, ngrams: Ngrams) -> list[Gate]:
+    """The model's own gate, for contexts of any length: continuation rows must be empty."""
+    n = model.extractor.n_templates
+    return [spread(model.gate, np.arange(n), n + ngrams.order - 1)] * ngrams.order
 
 
 def longest_row(ngrams: Ngrams) -> int:

@@ -123,9 +123,7 @@ def write_rows(
     extractor, levels = ngrams.extractor, ngrams.levels
     backoffs = np.ones(len(ngrams.features), np.float32)
     for level in range(1, ngrams.order):
-        pruning_kernels.set_backoffs(
-            level, levels, parents, ngrams.offsets, ngrams.targets, probabilities, backoffs
-        )
+        pruning_kernels.set_backoffs(level, levels, parents, ngrams.offsets, ngrams.targets, probabilities, backoffs)
     index = ngrams.index
     for name, dtype, values in (
         ("features", "<u8", ngrams.features), ("offsets", "<i8", ngrams.offsets), ("targets", "<u4", ngrams.targets),

@@ -6,23 +6,27 @@ import numpy as np
 
 from snm.kernels import projection as kernels
 from snm.kernels import rows as row_kernels
+from snm.layouts.gate import Gate
 from snm.layouts.keys import ABSENT
 from snm.layouts.tokens import BEGIN
 from snm.progress import Advance, ignore
 from snm.projection.continuations import Continuations
-from snm.projection.gates import LevelGates, longest_row, needed
+from snm.projection.gates import longest_row, needed
 from snm.projection.ngrams import LEAST, Ngrams
 from snm.scoring.model import SnmModel
 
 
 def probabilities_of(
-    model: SnmModel, ngrams: Ngrams, continuations: Continuations, learned: LevelGates, advance: Advance = ignore
+    model: SnmModel, ngrams: Ngrams, continuations: Continuations, gates: list[Gate], advance: Advance = ignore
 ) -> np.ndarray:
-    """P of the n-grams. (links,) float32"""
+    """P of the n-grams. (links,) float32
+
+    gates: for each number of words of a context one over all templates and continuation rows.
+    """
     made, weights = np.full(len(ngrams.targets), LEAST, np.float32), np.empty(longest_row(ngrams), np.float32)
     reach, m = needed(model), model.matrix
     unigrams = int(m.unigram_code), float(m.unigram_links), float(m.unigram_sum)
-    folded = [gate.folded(*unigrams) for gate in learned.gates]
+    folded = [gate.folded(*unigrams) for gate in gates]
     for words, rows in ngrams.pieces():
         level, above = words.shape[1], ngrams.rows_within(words)[:, : ngrams.order - 1]
         any_words = ngrams.targets[ngrams.offsets[rows]]
