@@ -104,6 +104,7 @@ class SourcesModel(StatefulModel):
             )
         with manifest.opening(self.path):
             self.vocabulary = manifest.read_vocabulary(self.path, m)
+            self.spelling = manifest.read_spelling(self.path, m)
             self.members = [
                 Member(_snm(self.path, model), name, Words.of(model.vocabulary, self.vocabulary, share))
                 for model, name, share in zip(members, names, shares, strict=True)
