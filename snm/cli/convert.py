@@ -44,8 +44,9 @@ def export(
 ) -> None:  # fmt: skip
     """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
-    A backoff model (kn, katz, sbo) is written as it is, the n-grams of an SNM with its own probabilities: best for one
-    that has n-grams alone, such as snm5. Networks and mixtures need --text: they are projected on its n-grams.
+    A backoff model (kn, katz, sbo) is written as it is, an SNM or a mixture as its own n-grams. What an SNM knows from
+    other features than n-grams is kept as far as a backoff model can, better with --dev. Networks and models of several
+    sources need --text: they are projected on its n-grams.
     """
     from snm.exporting import export_arpa
 
