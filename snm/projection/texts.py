@@ -6,7 +6,7 @@ import numpy as np
 
 from snm.baselines.backoff.model import BackoffModel
 from snm.layouts.tokens import BEGIN
-from snm.model import LanguageModel, StatefulModel
+from snm.model import LanguageModel
 from snm.progress import Advance, ignore
 from snm.projection.ngrams import LEAST, Ngrams
 from snm.text.encoding import Text
@@ -80,9 +80,6 @@ def _segment_start(tokens: np.ndarray, place: int) -> int:
 
 def _after(model: LanguageModel, context: np.ndarray, words: np.ndarray) -> np.ndarray:
     """P of words after a context."""
-    if not isinstance(model, StatefulModel):
-        after: np.ndarray = model.distribution(context)[words]
-        return after
     state = model.state_array([model.start()])
     for word in context[1:][-model.state_width :]:
         state = model.follow(state, np.array([word], np.uint32), np.zeros(1, np.int64))
