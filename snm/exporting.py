@@ -114,10 +114,10 @@ def _project_text(
     if not encoded.events:
         raise InputError(f"{names(text)}: no words; expected text whose n-grams are to be written")
     with tempfile.TemporaryDirectory(prefix="snm-") as folder:
-        words = Path(folder) / VOCABULARY
-        words.write_text("".join(f"{word}\n" for word in model.vocabulary.words[UNKNOWN + 1 :]), encoding="utf-8")
-        settings = Settings(model="kn", order=order, vocab=words, closed=model.vocabulary.closed, threads=threads)
-        settings = replace(settings, on_error=on_error)
+        words, v = Path(folder) / VOCABULARY, model.vocabulary
+        words.write_text("".join(f"{word}\n" for word in v.words[UNKNOWN + 1 :]), encoding="utf-8")
+        settings = Settings(model="kn", order=order, closed=v.closed, tokenizer=v.tokenizer, threads=threads)
+        settings = replace(settings, on_error=on_error, vocab=None if settings.alphabet is not None else words)
         skeleton = train(text, Path(folder) / "ngrams", settings, progress=progress, notify=notify)
         assert isinstance(skeleton, BackoffModel)
         with ModelWriter(place) as writer:

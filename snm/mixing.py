@@ -16,13 +16,14 @@ from snm.baselines.backoff.arpa import import_arpa
 from snm.errors import InputError, SettingsError
 from snm.layouts.tokens import BEGIN, UNKNOWN
 from snm.loading import is_arpa, load
-from snm.manifest import describe_kind, size_of
+from snm.manifest import describe_kind, requiring, size_of
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.mixture import MixtureModel
 from snm.scoring.unions import Words, share_of, union_of
 from snm.text.encoding import Text, encode_files
 from snm.text.files import BadLines, Sources, names, read_blocks, read_bytes
+from snm.text.tokenizers import check_same
 from snm.text.vocabulary import Vocabulary
 
 CONVERGED = 1e-7  # EM stops when no weight changes by more
@@ -168,6 +169,9 @@ class _Union:
 
     @classmethod
     def of(cls, members: list[LanguageModel], dev: Sources, on_error: str, notify: Notify) -> _Union:
+        for member in members[1:]:
+            mine, other = members[0].vocabulary.tokenizer, member.vocabulary.tokenizer
+            check_same(mine, other, str(members[0].path), str(member.path))
         vocabulary = union_of([member.vocabulary for member in members])
         text = _encoded(dev, vocabulary, on_error, notify)
         shares = [share_of(member.vocabulary, vocabulary, text) for member in members]
@@ -245,15 +249,16 @@ def read_probabilities(path: Path, events: int) -> np.ndarray:
 
 def _manifest(models: list[LanguageModel], folders: list[str], mixed: Mixed, union: _Union) -> dict[str, Any]:
     lacking = not all(words.whole for words in union.words)
-    return {
+    described = {
         **describe_kind(MixtureModel.kind, union.vocabulary),
-        **({"requires": ["union"], "shares": union.shares} if lacking else {}),
+        **({"shares": union.shares} if lacking else {}),
         "members": folders,
         "weights": mixed.weights.tolist(),
         "dev_perplexity": mixed.dev_perplexity,
         "dev_perplexities": mixed.dev_perplexities,
         "links": sum(size_of(model.manifest)[0] for model in models),
     }
+    return requiring(described, *(["union"] if lacking else []))
 
 
 def add_member(source: Path, target: Path, progress: Progress) -> LanguageModel:

@@ -230,7 +230,7 @@ def count_text(
     """
     settings = replace(_checked(settings), prune=1)
     functions(progress=progress, notify=notify)
-    if settings.vocab is None:
+    if settings.vocab is None and settings.alphabet is None:
         raise SettingsError("counts need a given vocabulary, to be added to others; give vocab (snm vocab writes one)")
     if settings.resume:
         raise SettingsError("resume is for training; count the text in parts, and add them with merge_counts")

@@ -30,17 +30,17 @@ from snm.gate.fitting import (
 )
 from snm.layouts.gate import Gate
 from snm.loading import load
-from snm.manifest import describe_kind
+from snm.manifest import describe_kind, requiring
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.remote import is_url
 from snm.scoring.model import SnmModel
 from snm.scoring.sources import Member, SourcesModel, events_of
 from snm.scoring.unions import Words, share_of
-from snm.settings import CLUSTER, Settings
+from snm.settings import CLUSTER, Settings, given_vocabulary
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text import classes as word_classes
-from snm.text.encoding import Sentences, Text, as_lines, encode_files, read_corpus, read_vocabulary
+from snm.text.encoding import Sentences, Text, as_lines, encode_files, read_corpus
 from snm.text.files import STDIN, BadLines, Sources, are_files, are_given, find_files, is_text, names, read_lines
 from snm.text.sampling import sample_sentences
 from snm.text.vocabulary import Vocabulary
@@ -175,8 +175,7 @@ def _learn_words(given: _Given, writer: ModelWriter, work: Work) -> tuple[Vocabu
     """The vocabulary of all texts, or the one that was given, and the class of each word where features use classes."""
     s, whole = work.settings, _together(list(given.texts.values()), work.settings.on_error)
     with work.progress("reading", 0) as bar:
-        if s.vocab is not None:
-            vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, None, work.notify)
+        if (vocabulary := given_vocabulary(s, None, work.notify)) is not None:
             text = encode_files(whole, vocabulary, bar, writer.spool, s.on_error, work.notify)
         else:
             text, vocabulary = read_corpus(
@@ -191,6 +190,8 @@ def _learn_words(given: _Given, writer: ModelWriter, work: Work) -> tuple[Vocabu
                 s.on_error,
                 None,
                 work.notify,
+                None,
+                s.text_tokenizer,
             )
     if not s.spec.has_classes or not text.events:
         return vocabulary, None
@@ -257,7 +258,6 @@ def write(
     lacking = any(not Words.of(model.vocabulary, vocabulary, 0.5).whole for model in models)
     manifest = {
         **describe_kind(SourcesModel.kind, vocabulary),
-        **({"requires": ["union"]} if lacking else {}),
         "members": [f"member{i}" for i in range(len(models))],
         "names": source_names,
         "shares": shares,
@@ -266,7 +266,7 @@ def write(
     }
     for model in models:  # Windows renames no folder with a file that is mapped
         model.close()
-    writer.finish(manifest, threads)
+    writer.finish(requiring(manifest, *(["union"] if lacking else [])), threads)
 
 
 def members_of(
