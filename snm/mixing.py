@@ -82,7 +82,7 @@ def mix(
                 opened.enter_context(add_member(a, writer.folder / b, progress))
                 for a, b in zip(paths, folders, strict=True)
             ]
-            union = _Union.of(members, dev, on_error, notify)
+            union = _Union.of(members, paths, dev, on_error, notify)
             mixed = _mix(_probabilities(members, [], union, union.dev, threads), None)
             manifest = _manifest(members, folders, mixed, union)
             if "shares" in manifest:
@@ -124,7 +124,7 @@ def weigh(
     members = [load(path, progress=progress) for path, file in zip(paths, is_file, strict=True) if not file]
     if not members:
         raise SettingsError("only probability files; add at least one model, whose vocabulary is used")
-    union = _Union.of(members, dev, on_error, notify)
+    union = _Union.of(members, [member.path for member in members], dev, on_error, notify)
     parts = [_probabilities(members, files, union, union.dev, threads)]
     if test:
         text = _encoded(test, union.vocabulary, on_error, notify)
@@ -168,10 +168,12 @@ class _Union:
     words: list[Words]
 
     @classmethod
-    def of(cls, members: list[LanguageModel], dev: Sources, on_error: str, notify: Notify) -> _Union:
-        for member in members[1:]:
-            mine, other = members[0].vocabulary.tokenizer, member.vocabulary.tokenizer
-            check_same(mine, other, str(members[0].path), str(member.path))
+    def of(
+        cls, members: list[LanguageModel], paths: Sequence[Path], dev: Sources, on_error: str, notify: Notify
+    ) -> _Union:
+        """`paths`: what the user calls the members."""
+        for member, path in zip(members[1:], paths[1:], strict=True):
+            check_same(members[0].vocabulary.tokenizer, member.vocabulary.tokenizer, str(paths[0]), str(path))
         vocabulary = union_of([member.vocabulary for member in members])
         text = _encoded(dev, vocabulary, on_error, notify)
         shares = [share_of(member.vocabulary, vocabulary, text) for member in members]

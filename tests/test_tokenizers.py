@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from snm.reference import tokenizers as reference
-from snm.text.tokenizers import Bytes, Characters, Tokenizer, open_tokenizer
+from snm.text.tokenizers import Bytes, Characters, Tokenizer
 
 LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"), max_size=40)
 ODD = st.text(st.sampled_from("ab  ▁␉␋␌␍␛\t\v\f\rß漢🙂"), max_size=12)

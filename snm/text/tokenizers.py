@@ -232,11 +232,10 @@ class SentencePiece(_Packaged):
             raise MissingExtra("sentencepiece", "sentencepiece", "a tokenizer of SentencePiece") from None
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=self.data)
-            usable = processor.get_piece_size() > 0
-        except Exception as error:
-            raise InputError(f"the tokenizer is no model of SentencePiece ({shown(error)})") from error
-        if not usable:
-            raise InputError("the tokenizer is a model of SentencePiece without pieces")
+        except Exception:  # its message names a line of its source
+            processor = None
+        if processor is None or not processor.get_piece_size():
+            raise InputError("the tokenizer is no model of SentencePiece, or it is damaged")
         return processor
 
     def check(self) -> None:
@@ -264,8 +263,10 @@ class HuggingFace(_Packaged):
             raise MissingExtra("tokenizers", "tokenizers", "a tokenizer of Hugging Face") from None
         try:
             tokenizer = Tokens.from_buffer(self.data)
-        except Exception as error:
-            raise InputError(f"the tokenizer is not one of Hugging Face ({shown(error)})") from error
+        except BaseException as error:  # a panic of Rust is no Exception
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise InputError(f"the tokenizer is none of Hugging Face, or it is damaged ({shown(error)})") from None
         tokenizer.no_truncation()  # files are often saved with a length for a network
         tokenizer.no_padding()
         return tokenizer
@@ -280,16 +281,12 @@ class HuggingFace(_Packaged):
 
     def check(self) -> None:
         self._divided(["a"], 1)
-        assert self._unknown is None or self._unknown >= 0
 
     def _divided(self, lines: list[str], threads: int) -> list[list[str]]:
+        encoded = self._tokenizer.encode_batch(lines, add_special_tokens=False)  # the fast one makes no strings
         unknown = self._unknown
-        if unknown is None:
-            encoded = self._tokenizer.encode_batch_fast(lines, add_special_tokens=False)
-            return [one.tokens for one in encoded]
-        encoded = self._tokenizer.encode_batch(lines, add_special_tokens=False)
         return [
-            one.tokens if unknown not in one.ids else _as_written(line, one, unknown)
+            one.tokens if unknown is None or unknown not in one.ids else _as_written(line, one, unknown)
             for line, one in zip(lines, encoded, strict=True)
         ]
 
@@ -335,11 +332,8 @@ def open_tokenizer(named: str | os.PathLike[str] | Tokenizer | None) -> Tokenize
     tokenizer: Tokenizer = (HuggingFace if data.lstrip()[:1] == b"{" else SentencePiece)(data)
     try:
         tokenizer.check()
-    except MissingExtra:
-        raise
-    except Exception as error:
-        raise InputError(f"{path}: {error if isinstance(error, InputError) else shown(error)}; expected {_EXPECTED}") \
-            from error  # fmt: skip
+    except InputError as error:
+        raise InputError(f"{str(path)[:200]}: {error}; expected {_EXPECTED}") from error
     return tokenizer
 
 
