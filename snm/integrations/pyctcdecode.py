@@ -52,7 +52,7 @@ class SnmLanguageModel(AbstractLanguageModel):
         assert inner is not None
         if inner.vocabulary.tokenizer is not None:
             raise SettingsError(
-                f"{inner.path} has the tokenizer {inner.vocabulary.tokenizer!r}, and pyctcdecode asks for words; decode "
+                f"{inner.path} has a tokenizer, and pyctcdecode asks for whole words; decode "
                 f"with a model of words, or with flashlight, where words may be pieces"
             )
         self.model: LanguageModel = inner
