@@ -70,6 +70,10 @@ class CountedText:
             raise FormatError(f"{self.path} is damaged: its files contradict each other; {COUNTS.remedy}")
 
     @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        return manifest.tokenizer_of(self.path, self.manifest)
+
+    @cached_property
     def vocabulary(self) -> Vocabulary:
         return manifest.read_vocabulary(self.path, self.manifest)
 
@@ -169,7 +173,7 @@ def _check_same(first: CountedText, other: CountedText) -> None:
         if mine != theirs:
             one, two = (first, other) if mine else (other, first)
             raise SettingsError(f"{one.path} has {what}, {two.path} does not; count both with or without --{name}")
-    check_same(first.vocabulary.tokenizer, other.vocabulary.tokenizer, str(first.path), str(other.path))
+    check_same(first.tokenizer, other.tokenizer, str(first.path), str(other.path))
     digests = [part.manifest["files"].get(VOCABULARY) for part in (first, other)]
     if digests[0] != digests[1]:
         sizes = [f"{part.manifest['vocabulary']['words']:,} words" for part in (first, other)]
@@ -234,10 +238,9 @@ def settings_for(counted: CountedText, settings: Settings) -> Settings:
         )
     if settings.vocab is not None or settings.max_words is not None:
         raise SettingsError(f"the vocabulary is that of the counts {counted.path}; leave out vocab and max_words")
-    tokenizer = counted.vocabulary.tokenizer
     if settings.tokenizer is not None:
-        check_same(tokenizer, settings.text_tokenizer, str(counted.path), "the training")
-    settings = replace(settings, tokenizer=tokenizer)
+        check_same(counted.tokenizer, settings.text_tokenizer, str(counted.path), "the training")
+    settings = replace(settings, tokenizer=counted.tokenizer)
     for name in ("closed", "document"):
         if getattr(settings, name) and not vocabulary[name]:
             raise SettingsError(f"{counted.path} was counted without --{name}; count again with it, or leave it out")

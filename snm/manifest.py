@@ -41,6 +41,7 @@ _NETWORK = {
     "arrays": {"*": [SIZE]},
     "parameters": SIZE,
 }  # fmt: skip
+_GATED = {"members": [str], "names": [str], "shares": [float], "gate": (None, {"units": SIZE}), "links": SIZE}
 ENTRIES: dict[str, dict[str, Any]] = {
     "snm": {
         **_ROWS,
@@ -54,7 +55,8 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "hsme": _NETWORK,
     "rnn": _NETWORK,
     "mixture": {"members": [str], "weights": [float], "links": SIZE},
-    "sources": {"members": [str], "names": [str], "shares": [float], "gate": (None, {"units": SIZE}), "links": SIZE},
+    "sources": _GATED,
+    "hybrid": _GATED,
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
 TOKENIZER = "tokenizer"
@@ -119,7 +121,7 @@ def opening(path: Path) -> Iterator[None]:
 def read_vocabulary(path: Path, manifest: dict[str, Any]) -> Vocabulary:
     """The vocabulary of a model folder."""
     expected, file = manifest["vocabulary"], path / storage.VOCABULARY
-    tokenizer = _read_tokenizer(path, manifest)
+    tokenizer = tokenizer_of(path, manifest)
     try:
         return Vocabulary.read(file, expected["words"], expected["closed"], expected["document"], tokenizer)
     except OSError as error:
@@ -128,7 +130,7 @@ def read_vocabulary(path: Path, manifest: dict[str, Any]) -> Vocabulary:
         raise FormatError(f"{file} is damaged ({error}); restore or rebuild the model") from error
 
 
-def _read_tokenizer(path: Path, manifest: dict[str, Any]) -> Tokenizer | None:
+def tokenizer_of(path: Path, manifest: dict[str, Any]) -> Tokenizer | None:
     """The tokenizer of a folder; None if white space separates its words."""
     if TOKENIZER not in manifest:
         return None
