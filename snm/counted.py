@@ -214,7 +214,7 @@ def write_vocabulary(
     with replaced_file(name, notify) as file, progress("reading", plain_size(sources)) as bar:
         _, vocabulary = read_corpus(
             sources, min_count, max_words, False, bar, False, min(threads, memory // READER_BYTES), _read_through,
-            on_error, memory - PROGRAM_BYTES, notify, None, tokenizer,
+            on_error, memory - PROGRAM_BYTES, notify, None, (), tokenizer,
         )  # fmt: skip
         file.writelines(f"{word}\n" for word in vocabulary.words[3:])
     return vocabulary

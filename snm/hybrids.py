@@ -75,6 +75,8 @@ def check_members(members: Sequence[LanguageModel], paths: Sequence[Path]) -> No
         )
     for member, path in zip(members, paths, strict=True):
         check_same(members[0].vocabulary.tokenizer, member.vocabulary.tokenizer, str(paths[0]), str(path))
+        if member.vocabulary.fields:
+            raise SettingsError(f"{member.path} has fields of lines, which a hybrid cannot have; mix models without")
         if isinstance(member, SnmModel) and member.spec.caches:
             raise SettingsError(f"{path} has a cache, which a member of a hybrid cannot have; train it without one")
 

@@ -36,7 +36,7 @@ _ROWS = {
 _NETWORK = {
     "network": {
         "words": SIZE, "never_a_target": SIZE, "cell": (None, "rnn", "lstm"), "hidden": SIZE, "embedding": SIZE,
-        "softmax": ("tree", "adaptive"), "order": range(1 << 10), "slots": SIZE,
+        "softmax": ("tree", "adaptive", "classes"), "order": range(1 << 10), "slots": SIZE,
     },
     "arrays": {"*": [SIZE]},
     "parameters": SIZE,
@@ -60,7 +60,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
 TOKENIZER = "tokenizer"
-EXTENSIONS: tuple[str, ...] = ("cache", "orphans", TOKENIZER, "union")
+EXTENSIONS: tuple[str, ...] = ("cache", "fields", "orphans", TOKENIZER, "union")
 """What a model's entry `requires` may name: parts of the format without which a reader would give wrong answers."""
 SPELLING = "spelling.txt"
 SPELLING_ENTRY = {"order": range(2, MAX_ORDER + 1), "words": SIZE, "known": float}

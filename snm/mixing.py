@@ -173,6 +173,11 @@ class _Union:
         """`paths`: what the user calls the members."""
         for member, path in zip(members[1:], paths[1:], strict=True):
             check_same(members[0].vocabulary.tokenizer, member.vocabulary.tokenizer, str(paths[0]), str(path))
+        for member in members:
+            if member.vocabulary.fields:
+                raise SettingsError(
+                    f"{member.path} has fields of lines, which a mixture cannot have; mix models without"
+                )
         vocabulary = union_of([member.vocabulary for member in members])
         text = _encoded(dev, vocabulary, on_error, notify)
         shares = [share_of(member.vocabulary, vocabulary, text) for member in members]

@@ -268,6 +268,24 @@ def check_model(model: LanguageModel, corpus_file: Path) -> None:
         assert total == pytest.approx(model.score(sentence), rel=1e-4)
 
 
+def test_a_gated_mixture_and_folds(corpus_file: Path, tmp_path: Path) -> None:
+    snm.train(corpus_file, tmp_path / "a", settings_of("snm", "characters", folds=2))
+    snm.train(corpus_file, tmp_path / "b", settings_of("kn", "characters"))
+    hybrid = snm.mix_gated([tmp_path / "a", tmp_path / "b"], corpus_file, tmp_path / "hybrid", units=4)
+    check_model(hybrid, corpus_file)
+    snm.train(corpus_file, tmp_path / "c", settings_of("kn", "bytes"))
+    with pytest.raises(SettingsError, match="c has the tokenizer bytes"):
+        snm.mix_gated([tmp_path / "a", tmp_path / "c"], corpus_file, tmp_path / "other")
+
+
+def test_fields_and_a_tokenizer_exclude_each_other(corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="fields and a tokenizer exclude each other"):
+        snm.Settings(fields="speaker", tokenizer="characters")
+    model = snm.train(iter(["a\x01b"] * 40), tmp_path / "m", settings_of("kn", "characters"))
+    assert model.vocabulary.fields == ()
+    assert [word for word, _ in model.score_words(["\x01a"])[0]] == ["\x01", "a", "</S>"]
+
+
 def test_generated_text_of_characters_is_exact(corpus_file: Path, tmp_path: Path) -> None:
     model = snm.train(corpus_file, tmp_path / "m", settings_of("snm", "characters"))
     text = model.generate(seed=1, max_words=40)

@@ -84,7 +84,7 @@ def _encode(path: Path, ratio: float, s: Settings) -> tuple[Text, Vocabulary]:
     min_count = max(1, round(s.min_count / ratio))  # a word is less frequent in the sample than in the text
     return read_corpus(
         [path], min_count, s.max_words, s.closed, documents=s.document, threads=s.threads, on_error=s.on_error,
-        tokenizer=s.text_tokenizer,
+        fields=s.fields, tokenizer=s.text_tokenizer,
     )  # fmt: skip
 
 
