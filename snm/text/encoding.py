@@ -162,6 +162,8 @@ def count_words(text: Text, words: int) -> np.ndarray:
 def in_memory(chunks: Iterable[np.ndarray]) -> np.ndarray:
     """Join chunks in memory. Each chunk is freed as soon as it is copied."""
     left = list(chunks)
+    if len(left) == 1:
+        return left[0]
     tokens = np.empty(sum(map(len, left)), np.uint32)
     end = len(tokens)
     while left:

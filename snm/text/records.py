@@ -71,16 +71,15 @@ def block_of(texts: list[str]) -> tuple[bytes, np.ndarray]:
 
 
 class _Lines:
-    """Gives back the lines of a mask: the runs of lines that follow each other are copied together."""
+    """Gives back the lines of a mask."""
 
     def __init__(self, block: bytes) -> None:
         self._block = block
 
     def __call__(self, mask: np.ndarray) -> bytes:
-        ends = np.flatnonzero(np.frombuffer(self._block, np.uint8) == ord("\n")) + 1
-        edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))  # where runs begin and end, in turns
-        cuts = np.concatenate([[0], ends])[edges].tolist()
-        return b"".join(self._block[begin:end] for begin, end in zip(cuts[::2], cuts[1::2], strict=True))
+        data = np.frombuffer(self._block, np.uint8)
+        ends = np.flatnonzero(data == ord("\n")) + 1
+        return data[np.repeat(mask, np.diff(ends, prepend=0))].tobytes()
 
 
 def _text_of(line: bytes, field: str, name: str, number: int, bad: BadLines) -> str:
