@@ -36,7 +36,7 @@ ROOMS: list[list[str]] = [
     ["preparing"],
     ["pipeline", "integrations"],
     ["exporting"],
-    ["reproduction", "demo", "warmup", "planning", "adapting"],
+    ["reproduction", "demo", "warmup", "planning", "adapting", "server"],
     ["cli"],
 ]
 BESIDE = ["reference"]

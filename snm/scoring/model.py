@@ -246,7 +246,10 @@ class SnmModel(RowModel):
         denominator = row_sums.sum()
         shares = scale * found.weight[:, 0] / denominator
         parts = [
-            Part(self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]))
+            Part(
+                self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]),
+                shape=self.feature_shape(q),
+            )
             for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()
         ]
         parts.sort(key=lambda part: -part.share)
@@ -263,7 +266,7 @@ class SnmModel(RowModel):
         feature_type = self.spec.types[template.type_index]
         if feature_type.family is not None:
             return f"[{feature_type}]"
-        words = [self.vocabulary.words[i] for i in context]
+        words = [self.vocabulary.words[i] for i in context[-(template.r + template.s + template.a) or len(context) :]]
         adjacent = words[len(words) - template.a :]
         if template.r == 0:
             return f"[{' '.join(adjacent)}]"
@@ -271,6 +274,13 @@ class SnmModel(RowModel):
         remote = [f"~{word}" if feature_type.classes else word for word in words[end - template.r : end]]
         skip = ["skip-*"] if feature_type.s is None else [f"skip-{template.s}"] if template.s else []
         return f"[{' '.join([*remote, *skip, *adjacent])}]"
+
+    def feature_shape(self, q: int) -> tuple[int, int, int] | None:
+        """(r, s, a) of the feature of template q; None of a cache and of a family's feature."""
+        if q >= len(self.spec.templates):
+            return None
+        template = self.spec.templates[q]
+        return None if self.spec.types[template.type_index].family is not None else (template.r, template.s, template.a)
 
     def _cache_text(self, adjacent: int, context: np.ndarray) -> str:
         """A cache, and the words that its own follow: [cache of the]."""

@@ -215,9 +215,10 @@ class SourcesModel(StatefulModel):
         parts = []
         for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist():
             m = int(np.searchsorted(self._offsets, q, "right")) - 1
-            text = self.members[m].model.feature_text(q - int(self._offsets[m]), self.members[m].ids(tokens[:-1]))
+            model, own = self.members[m].model, q - int(self._offsets[m])
+            text = model.feature_text(own, self.members[m].ids(tokens[:-1]))
             figures = float(shares[q]), float(row_sums[q] / denominator), float(scale[q])
-            parts.append(Part(text, *figures, self.members[m].name))
+            parts.append(Part(text, *figures, self.members[m].name, model.feature_shape(own)))
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 
