@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -79,7 +80,8 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:  # type: ignore[override, unused-ignore]
         """As uvicorn's, but a signal that was obeyed is not raised again."""
-        handled = (signal.SIGINT, signal.SIGTERM)
+        in_main = threading.current_thread() is threading.main_thread()
+        handled = (signal.SIGINT, signal.SIGTERM) if in_main else ()
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
         try:
             yield

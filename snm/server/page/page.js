@@ -100,12 +100,14 @@ const score = newest(async (signal) => {
       for (let size = 0; done < missing.length && done - begun < 1000 && (done === begun || size < PIECE); done++) {
         size += missing[done].length;
       }
-      if (missing.length > 1000) $("status").textContent = `scored ${begun} of ${missing.length} lines`;
+      const far = missing.length > 1000 ? `Scored ${begun.toLocaleString("en")} of ${missing.length.toLocaleString("en")} lines.` : "";
+      $("progress").textContent = far;
       const part = missing.slice(begun, done);
       const answer = await ask("score", { model, texts: part, words: true }, signal);
       part.forEach((line, i) => scored.set(key(model, line), answer.results[i]));
     }
   }
+  $("progress").textContent = "";
   show();
   forget();
 });
@@ -240,7 +242,7 @@ const explain = newest(async (signal) => {
 
 function kindOf(part) {
   if (part.feature.includes("~")) return "class";
-  if (part.shape) return part.shape[0] ? "skip" : "ngram";
+  if (part.shape) return part.shape[1] ? "skip" : "ngram";
   if (/^\[?(network|rnn|lstm)/i.test(part.feature)) return "network";
   return part.feature.startsWith("[cache") ? "cache" : "other";
 }
@@ -260,7 +262,7 @@ function explanation(model, words, at, word) {
   const shown = word.parts.filter((part) => part.share / p >= 0.0005).slice(0, 12);
   const arcs = picture(words, at, shown, p);
   const rest = word.parts.slice(shown.length).reduce((sum, part) => sum + part.share, word.more);
-  card.append(make("h3", {}, "Skip-grams as arcs above, n-grams as brackets below"), arcs,
+  card.append(make("h3", {}, arcs.querySelector("svg").dataset.legend), arcs,
     make("h3", {}, "Features by their share"), make("ul", { class: "parts" }, ...shown.map((part, i) =>
       make("li", {}, partButton(part, i, p, arcs)))));
   if (rest / p >= 0.0005) card.append(make("p", { class: "quiet" }, `${percent(rest / p)} of all others together`));
@@ -325,11 +327,13 @@ function picture(words, at, parts, p) {
   });
   const place = (before) => places[places.length - 1 - before];
   const target = place(0);
-  const above = drawn.filter(([part]) => part.shape[0]);
-  const below = drawn.filter(([part]) => !part.shape[0]).sort(([a], [b]) => a.shape[2] - b.shape[2]);
+  const above = drawn.filter(([part]) => part.shape[1]);
+  const length = ({ shape: [r, , a] }) => r + a;
+  const below = drawn.filter(([part]) => !part.shape[1]).sort(([a], [b]) => length(a) - length(b));
   const height = above.length ? Math.min(90, 30 + 10 * reach) : 8;
   const base = height + 16;
-  const svg = draw("svg", { width: x, height: base + 14 + 11 * below.length, role: "img", "aria-label":
+  const legend = above.length ? "Skip-grams as arcs, n-grams as brackets" : "N-grams as brackets";
+  const svg = draw("svg", { width: x, "data-legend": legend, height: base + 14 + 11 * below.length, role: "img", "aria-label":
     `${above.length} skip-grams and ${below.length} n-grams that make ${target.word} probable; the list below has them` });
   const thickness = (part) => Math.max(1, Math.min(9, 12 * part.share / p)).toFixed(1);
   const bracket = (near, far, y) => {
@@ -349,8 +353,8 @@ function picture(words, at, parts, p) {
   }
   below.forEach(([part, i], row) => {
     const y = base + 10 + 11 * row;
-    if (!place(part.shape[2])) return;
-    const left = place(part.shape[2]).left;
+    if (!place(length(part))) return;
+    const left = place(length(part)).left;
     svg.append(draw("g", { "data-part": i, "--colour": `var(--${kindOf(part)})` },
       draw("path", { d: `M${left} ${y - 3}V${y}H${target.right}V${y - 3}`, "stroke-width": thickness(part) })));
   });
@@ -369,7 +373,7 @@ function sentenceTable(all) {
   if ($("order").value === "hard") rows.sort((a, b) => (b.results[0].ppl ?? 0) - (a.results[0].ppl ?? 0));
   const most = Math.max(...rows.flatMap(({ results: own }) => own.map((result) => Math.log(result?.ppl ?? 1))), 1);
   const head = make("tr", {}, make("th", { scope: "col" }, "line"),
-    ...all.map(([model]) => make("th", { scope: "col" }, `perplexity, ${model}`)), make("th", { scope: "col" }, "sentence"));
+    ...all.map(([model]) => make("th", { scope: "col", class: "figure" }, `perplexity, ${model}`)), make("th", { scope: "col" }, "sentence"));
   const body = rows.slice(0, 2000).map(({ line, results: own }) => make("tr", {}, make("td", { class: "figure" }, line + 1),
     ...own.map((result) => make("td", { class: "figure" }, figure(result?.ppl ?? null),
       make("span", { class: "bar", width: `${5 * Math.log(Math.max(1, result?.ppl ?? 1)) / most}rem` }))),
@@ -402,7 +406,8 @@ function differenceTable([[a, left], [b, right]]) {
       make("td", { class: "figure" }, one(other)),
       make("td", { class: "figure" }, `${one(Math.abs(apart))} ${apart > 0 ? b : a}`));
   });
-  const heads = ["word", `bits, ${a}`, `bits, ${b}`, "better by"].map((name) => make("th", { scope: "col" }, name));
+  const heads = ["word", `bits, ${a}`, `bits, ${b}`, "better by"].map((name, i) =>
+    make("th", { scope: "col", class: i ? "figure" : "" }, name));
   return make("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Differences" }, make("table", {},
     make("caption", {}, "Words on which the models differ most"), make("thead", {}, make("tr", {}, ...heads)),
     make("tbody", {}, ...body)));
