@@ -247,7 +247,10 @@ class SnmModel(RowModel):
         shares = scale * found.weight[:, 0] / denominator
         parts = [
             Part(
-                self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]),
+                self.feature_text(q, tokens[:-1]),
+                float(shares[q]),
+                float(row_sums[q] / denominator),
+                float(scale[q]),
                 shape=self.feature_shape(q),
             )
             for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()

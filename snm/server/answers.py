@@ -21,6 +21,8 @@ from snm.text.vocabulary import Vocabulary, split_words
 
 PIECE = 1 << 14  # characters scored at a time
 WORDS = 16  # that are sampled at a time
+FIGURES = ("sentences", "tokens", "oov", "oov_rate", "logprob10", "ppl", "ppl_no_oov", "ppl_spelled", "bytes",
+           "bits_per_byte")  # fmt: skip
 Rows = Iterator[list[Any]]
 
 
@@ -87,11 +89,11 @@ def _perplexity(log10_p: float, tokens: int) -> float | None:
 def perplexity(model: LanguageModel, asked: PerplexityRequest) -> dict[str, Any]:
     lines = asked.text.split("\n")
     if not any(split_words(line) for line in lines):
-        raise Refusal(400, "text: no words to score; expected one sentence a line")
-    report = asdict(model.perplexity(lines))
-    for name in ("seconds", "bad_lines"):
-        del report[name]
-    answer = {name: number(value) if isinstance(value, float) else value for name, value in report.items()}
+        empty = {"sentences": 0, "tokens": 0, "oov": 0} | ({"results": []} if asked.sentences else {})
+        return dict.fromkeys(FIGURES) | empty
+    report = model.perplexity(lines)
+    answer = {name: getattr(report, name) for name in FIGURES}
+    answer = {name: number(value) if isinstance(value, float) else value for name, value in answer.items()}
     if asked.sentences:
         answer["results"] = list(_sentences(model, asked.text))
     return answer

@@ -124,7 +124,7 @@ async def _lifespan(service: Service, app: FastAPI) -> AsyncIterator[None]:
 def _add_paths(app: FastAPI, service: Service) -> None:
     post = partial(_post, app)
 
-    @post("score", schemas.Scores, streams=True)
+    @post("score", schemas.Scores, streams="application/x-ndjson")
     async def score(asked: schemas.ScoreRequest) -> Response:
         """log10 probabilities of sentences, their ends included, and of their words."""
         return await service.rows(answers.scores, asked)
@@ -139,12 +139,12 @@ def _add_paths(app: FastAPI, service: Service) -> None:
         """The most probable next words."""
         return await service.rows(answers.next_words, asked)
 
-    @post("explain", schemas.Explanations, streams=True)
+    @post("explain", schemas.Explanations, streams="application/x-ndjson")
     async def explain(asked: schemas.ExplainRequest) -> Response:
         """The features of each word of sentences, and their shares of its probability; none of a blank one."""
         return await service.rows(answers.explanations, asked)
 
-    @post("generate", schemas.Sentences, streams=True)
+    @post("generate", schemas.Sentences, streams="application/x-ndjson")
     async def generate(asked: schemas.GenerateRequest) -> Response:
         """Sampled sentences."""
         return await service.rows(answers.generated, asked)
@@ -171,10 +171,12 @@ def _add_paths(app: FastAPI, service: Service) -> None:
         app.add_route(url, _static(content, media_type), include_in_schema=False)
 
 
-def _post(app: FastAPI, path: str, answer: Any, streams: bool = False, tag: str = "snm") -> Any:
-    lines = {"application/x-ndjson": {"schema": {"type": "string"}}}
-    ok = {"description": "The results, in the order of the request." + " As lines of JSON if streamed." * streams}
-    responses = _refusals(400, 401, 404, 408, 413, 429) | {200: {**ok, **({"content": lines} if streams else {})}}
+def _post(app: FastAPI, path: str, answer: Any, streams: str | None = None, tag: str = "snm") -> Any:
+    """A path that answers an object, or with `stream` in the request a stream of this media type."""
+    ok: dict[str, Any] = {"description": "The answer; with stream, a part of it a line." if streams else "The answer."}
+    if streams is not None:
+        ok["content"] = {streams: {"schema": {"description": "JSON a line; an object with error if the work failed."}}}
+    responses = _refusals(400, 401, 404, 408, 413, 429) | {200: ok}
     return app.post(f"/{path}", response_model=answer, responses=responses, tags=[tag])
 
 
@@ -192,7 +194,7 @@ def _static(content: bytes, media_type: str) -> Callable[[Request], Awaitable[Re
 def _add_openai_paths(app: FastAPI, service: Service) -> None:
     post = partial(_post, app, tag="OpenAI")
 
-    @post("v1/completions", schemas.Completion)
+    @post("v1/completions", schemas.Completion, streams="text/event-stream")
     async def complete(asked: schemas.CompletionRequest) -> Response:
         """OpenAI's completions: a token is a word, or the end of a line."""
         return await service.complete(asked)

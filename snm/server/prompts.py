@@ -73,7 +73,7 @@ def prompt_of_ids(ids: Sequence[int], vocabulary: Vocabulary) -> Prompt:
     wrong = [i for i in ids if not END <= i < len(vocabulary)]
     if wrong:
         raise Refusal(
-            400, f"prompt: {wrong[0]} is no word's id; expected whole numbers from 1 to {len(vocabulary) - 1}"
+            404, f"prompt: {wrong[0]} is no word's id; expected whole numbers from 1 to {len(vocabulary) - 1}"
         )
     words, pieces, tokens = vocabulary.words, list[str](), [BEGIN]
     for i in ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from snm.server.limits import MAX_NEXT, MAX_TEXTS, MAX_WORDS
 
@@ -15,6 +15,14 @@ def _cleaned(text: str) -> str:
 
 Line = Annotated[str, AfterValidator(_cleaned)]
 """A text; NUL, and what is no character, count as U+FFFD."""
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_WHOLE = BeforeValidator(_whole)  # in JSON, 3.0 is a whole number too
+SEEDS = (1 << 53) - 1  # the largest number that every program's JSON has exactly
 Lines = Annotated[list[Line], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
@@ -45,25 +53,29 @@ class PerplexityRequest(Request):
 
 class NextRequest(Request):
     texts: Annotated[Lines, Field(description="Beginnings of sentences; of several lines, the last one counts.")]
-    k: Annotated[int, Field(ge=1, le=MAX_NEXT)] = 10
+    k: Annotated[int, Field(ge=1, le=MAX_NEXT), _WHOLE] = 10
     prefix: Annotated[Line, Field(max_length=1000, description="What the next word begins with.")] = ""
 
 
 class ExplainRequest(Streamed):
     texts: Annotated[Lines, Field(description="Sentences of up to 500 words each.")]
-    top: Annotated[int, Field(ge=1, le=1000, description="Features of a word: those that bring most.")] = 20
+    top: Annotated[
+        Annotated[int, Field(ge=1, le=1000), _WHOLE], Field(description="Features of a word: those that bring most.")
+    ] = 20
 
 
 class GenerateRequest(Streamed):
     prompt: Annotated[Line, Field(description="What each sentence begins with.")] = ""
-    n: Annotated[int, Field(ge=1, le=MAX_TEXTS, description="Sentences.")] = 1
-    max_words: Annotated[int, Field(ge=1, le=MAX_WORDS)] = 50
+    n: Annotated[Annotated[int, Field(ge=1, le=MAX_TEXTS), _WHOLE], Field(description="Sentences.")] = 1
+    max_words: Annotated[int, Field(ge=1, le=MAX_WORDS), _WHOLE] = 50
     temperature: Annotated[float, Field(ge=0, le=100, description="0 takes the most probable words.")] = 1.0
     unknown: Annotated[bool, Field(description="Sample <UNK> too.")] = False
-    seed: Annotated[int | None, Field(ge=0, lt=1 << 63, description="To get the same sentences again.")] = None
+    seed: Annotated[
+        Annotated[int, Field(ge=0, le=SEEDS), _WHOLE] | None, Field(description="To get the same sentences again.")
+    ] = None
 
 
-Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32), _WHOLE]], Field(min_length=1)]
 Prompts = (
     Line | Annotated[list[Line], Field(min_length=1, max_length=MAX_TEXTS)] | Ids
     | Annotated[list[Ids], Field(min_length=1, max_length=MAX_TEXTS)]
@@ -78,18 +90,20 @@ class CompletionRequest(BaseModel):
 
     model: str | None = None
     prompt: Prompts
-    max_tokens: Annotated[int | None, Field(ge=0, le=MAX_WORDS)] = 16
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_WORDS), _WHOLE] | None = 16
     temperature: Annotated[float | None, Field(ge=0, le=2)] = 1.0
-    n: Annotated[int | None, Field(ge=1, le=128)] = 1
-    logprobs: Annotated[int | None, Field(ge=0, le=100, description="Most probable words of each place.")] = None
+    n: Annotated[int, Field(ge=1, le=128), _WHOLE] | None = 1
+    logprobs: Annotated[
+        Annotated[int, Field(ge=0, le=100), _WHOLE] | None, Field(description="Most probable words of each place.")
+    ] = None
     echo: bool | None = False
     stream: bool | None = False
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
-    seed: Annotated[int | None, Field(ge=0, lt=1 << 63)] = None
+    seed: Annotated[int, Field(ge=0, le=SEEDS), _WHOLE] | None = None
     top_p: Annotated[float, Field(ge=1, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=1)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=1), _WHOLE] | None = None
     suffix: None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
@@ -104,7 +118,7 @@ class TokenizeRequest(BaseModel):
 class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(max_length=100_000)]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32), _WHOLE]], Field(max_length=100_000)]
     model: str | None = None
 
 
@@ -136,7 +150,7 @@ class Perplexity(BaseModel):
     sentences: int
     tokens: int
     oov: int
-    oov_rate: float
+    oov_rate: float | None
     logprob10: float | None
     ppl: float | None
     ppl_no_oov: float | None

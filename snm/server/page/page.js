@@ -442,17 +442,27 @@ $("numbers").addEventListener("change", () => $("readings").classList.toggle("nu
 // ------------------------------------------------------------------------------------------ next words
 
 let suggested = []; // words of the list
+let awaited = false; // a new list is on its way
 let active = 0;
 let typed = ""; // the beginning of the word before the caret
 
 const suggest = newest(async (signal) => {
   const before = text.value.slice(0, text.selectionStart);
-  typed = /[^ \t\n]*$/.exec(before)[0];
-  const context = before.slice(0, before.length - typed.length).slice(-5000);
-  const answer = await ask("next", { model: $("model-a").value, texts: [context], prefix: typed, k: 9 }, signal);
-  suggested = answer.results[0].filter(({ word }) => word !== "<UNK>" && word !== typed && !(word === "</S>" && typed)).slice(0, 8);
-  active = 0;
-  showNext();
+  const prefix = /[^ \t\n]*$/.exec(before)[0];
+  const context = before.slice(0, before.length - prefix.length).slice(-5000);
+  try {
+    const answer = await ask("next", { model: $("model-a").value, texts: [context], prefix, k: 10 }, signal);
+    if (!awaited) return; // hidden meanwhile
+    const isNew = ({ word }) => word !== "<UNK>" && word !== prefix && !(word === "</S>" && prefix);
+    suggested = answer.results[0].filter(isNew).slice(0, 8);
+    typed = prefix;
+    active = 0;
+    awaited = false;
+    showNext();
+  } catch (error) {
+    if (!signal.aborted) hideNext();
+    throw error;
+  }
 });
 
 function showNext() {
@@ -466,6 +476,7 @@ function showNext() {
 
 function hideNext() {
   suggested = [];
+  awaited = false;
   showNext();
 }
 
@@ -481,13 +492,14 @@ function take(i) {
 $("next").addEventListener("mousedown", (event) => event.preventDefault()); // the text keeps the focus
 $("next").addEventListener("click", (event) => {
   const item = event.target.closest("li");
-  if (item) take([...$("next").children].indexOf(item));
+  if (item && !awaited) take([...$("next").children].indexOf(item));
 });
 
 text.addEventListener("keydown", (event) => {
   if (!suggested.length) return;
-  if (event.key === "Tab" && !event.shiftKey) take(active);
-  else if (event.key === "Escape") hideNext();
+  if (event.key === "Tab" && !event.shiftKey) {
+    if (!awaited) take(active);
+  } else if (event.key === "Escape") hideNext();
   else if (event.altKey && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
     active = (active + (event.key === "ArrowDown" ? 1 : -1) + suggested.length) % suggested.length;
     showNext();
@@ -498,11 +510,11 @@ text.addEventListener("blur", hideNext);
 
 // ------------------------------------------------------------------------------------------ the text
 
-let waiting = null;
-function changed() {
-  clearTimeout(waiting);
-  waiting = setTimeout(score, text.value.length > 20000 ? 500 : 100);
-  suggest();
+let waiting = [];
+function changed() { // a pasted text may be many changes
+  waiting.forEach(clearTimeout);
+  awaited = true;
+  waiting = [setTimeout(suggest, 20), setTimeout(score, text.value.length > 20000 ? 500 : 100)];
 }
 text.addEventListener("input", changed);
 
