@@ -28,7 +28,7 @@ ROOMS: list[list[str]] = [
     ["loading"],
     ["kenlm"],
     ["evaluation", "mixing", "settings", "sources"],
-    ["pruning"],
+    ["hybrids", "pruning"],
     ["projection"],
     ["cluster"],
     ["engines"],
@@ -36,7 +36,8 @@ ROOMS: list[list[str]] = [
     ["preparing"],
     ["pipeline", "integrations"],
     ["exporting"],
-    ["reproduction", "demo", "warmup", "planning", "adapting", "server"],
+    ["reproduction", "demo", "warmup", "planning", "adapting"],
+    ["server"],
     ["cli"],
 ]
 BESIDE = ["reference"]

@@ -89,7 +89,7 @@ def _perplexity(log10_p: float, tokens: int) -> float | None:
 def perplexity(model: LanguageModel, asked: PerplexityRequest) -> dict[str, Any]:
     lines = asked.text.split("\n")
     if not any(split_words(line) for line in lines):
-        empty = {"sentences": 0, "tokens": 0, "oov": 0} | ({"results": []} if asked.sentences else {})
+        empty: dict[str, Any] = {"sentences": 0, "tokens": 0, "oov": 0} | ({"results": []} if asked.sentences else {})
         return dict.fromkeys(FIGURES) | empty
     report = model.perplexity(lines)
     answer = {name: getattr(report, name) for name in FIGURES}
