@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const HOTTEST = 16; // bits, shown in the full colour
 const SHOWN_WORDS = 4000; // more are only counted
 const PIECE = 200000; // characters scored by one request
-const KINDS = { ngram: "n-grams", skip: "skip-grams", class: "word classes", network: "network", cache: "caches",
+const KINDS = { ngram: "n-grams", skip: "skip-grams", class: "word classes", network: "networks and other models", cache: "caches",
   other: "others" };
 const text = $("text");
 let models = [];
@@ -243,7 +243,7 @@ const explain = newest(async (signal) => {
 function kindOf(part) {
   if (part.feature.includes("~")) return "class";
   if (part.shape) return part.shape[1] ? "skip" : "ngram";
-  if (/^\[?(network|rnn|lstm)/i.test(part.feature)) return "network";
+  if (part.feature === "all words before") return "network"; // a member that is no sparse matrix
   return part.feature.startsWith("[cache") ? "cache" : "other";
 }
 
@@ -452,7 +452,7 @@ const suggest = newest(async (signal) => {
   const context = before.slice(0, before.length - prefix.length).slice(-5000);
   try {
     const answer = await ask("next", { model: $("model-a").value, texts: [context], prefix, k: 10 }, signal);
-    if (!awaited) return; // hidden meanwhile
+    if (!awaited || text.value.slice(0, text.selectionStart) !== before) return; // hidden, or more was typed
     const isNew = ({ word }) => word !== "<UNK>" && word !== prefix && !(word === "</S>" && prefix);
     suggested = answer.results[0].filter(isNew).slice(0, 8);
     typed = prefix;
