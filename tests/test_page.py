@@ -98,6 +98,11 @@ def until(page: Any, condition: str) -> None:
     pytest.fail(f"{condition} does not come true")
 
 
+def until_next(page: Any, word: str) -> None:
+    """Wait for a list of next words that begins with this one."""
+    until(page, f"document.querySelector('#next[aria-busy=false] li')?.firstChild.data === '{word}'")
+
+
 def bits_of(page: Any, line: int, word: int) -> float:
     label = page.locator(f'.word[data-line="{line}"][data-word="{word}"]').first.get_attribute("aria-label")
     return float(label.split(", ")[1].removesuffix(" bits"))
@@ -129,16 +134,16 @@ def test_words_have_their_surprisal(open_page: Open, models: dict[str, snm.Langu
 def test_next_words_while_typing(open_page: Open, models: dict[str, snm.LanguageModel]) -> None:
     page = open_page()
     page.type("#text", "the old ")
-    page.wait_for_selector("#next li")
+    until_next(page, "man")
     best = [word for word, _ in models["small"].next_words("the old", k=8) if not word.startswith("<")]
     assert page.locator("#next li").first.inner_text().split()[0] == best[0] == "man"
     page.keyboard.press("Tab")
     playwright.expect(page.locator("#text")).to_have_value("the old man ")
     page.keyboard.type("li")
-    until(page, "document.querySelector('#next li')?.firstChild.data === 'likes'")
+    until_next(page, "likes")
     page.locator("#next li").first.click()
     playwright.expect(page.locator("#text")).to_have_value("the old man likes ")
-    until(page, "document.querySelectorAll('#next li').length > 2")
+    until(page, "document.querySelectorAll('#next[aria-busy=false] li').length > 2")
     second = page.locator("#next li").nth(1).inner_text().split()[0]
     page.keyboard.press("Alt+ArrowDown")
     assert page.get_attribute("#text", "aria-activedescendant") == "next-1"
@@ -149,7 +154,7 @@ def test_next_words_while_typing(open_page: Open, models: dict[str, snm.Language
 def test_the_end_of_a_sentence_is_a_line(open_page: Open) -> None:
     page = open_page()
     page.type("#text", "the cat eats fish ")
-    until(page, "document.querySelector('#next li')?.firstChild.data === '↵ end'")
+    until_next(page, "↵ end")
     page.keyboard.press("Tab")
     assert page.input_value("#text") == "the cat eats fish\n"
 
@@ -239,7 +244,7 @@ def test_with_the_keyboard_alone(open_page: Open) -> None:
     page = open_page()
     tab_until(page, "#text")
     page.keyboard.type("the old ")
-    page.wait_for_selector("#next li")
+    until_next(page, "man")
     page.keyboard.press("Tab")
     assert page.input_value("#text") == "the old man "
     page.wait_for_selector("#next li")
@@ -303,6 +308,7 @@ def test_everyone_can_use_it(open_page: Open, view: str) -> None:
 def test_a_tap_on_a_phone(open_page: Open) -> None:
     page = open_page(**VIEWS["phone"])
     page.type("#text", "the old ")
+    until_next(page, "man")
     page.locator("#next li").first.tap()
     playwright.expect(page.locator("#text")).to_have_value("the old man ")
     page.locator('.word[data-word="1"]').tap()

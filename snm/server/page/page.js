@@ -466,6 +466,7 @@ const suggest = newest(async (signal) => {
 });
 
 function showNext() {
+  $("next").ariaBusy = "false";
   $("next").hidden = !suggested.length;
   $("next").replaceChildren(...suggested.map(({ word, probability }, i) => make("li", { role: "option", id: `next-${i}`,
     "aria-selected": String(i === active), "aria-label": `${spoken(word)}, ${percent(probability)}` },
@@ -514,6 +515,7 @@ let waiting = [];
 function changed() { // a pasted text may be many changes
   waiting.forEach(clearTimeout);
   awaited = true;
+  $("next").ariaBusy = "true";
   waiting = [setTimeout(suggest, 20), setTimeout(score, text.value.length > 20000 ? 500 : 100)];
 }
 text.addEventListener("input", changed);
