@@ -339,6 +339,25 @@ class TestPrompts:
         vocabulary = snm.Vocabulary(["a", "b"], document=True)
         assert prompt_of_text("a\nb\n\na b", vocabulary).tokens.tolist() == [0, 3, 1, 4, 1, 0, 3, 4]
 
+    def test_fields(self, corpus_file: Path, tmp_path: Path) -> None:
+        """What lines say of their speakers is context, and no piece."""
+        lines = [f"speaker={'ab'[k % 2]} {line}" for k, line in enumerate(corpus_file.read_text().split("\n")[:-1])]
+        model = snm.train(
+            lines, tmp_path / "m", snm.Settings(features="small + side(speaker)", fields="speaker", threads=1)
+        )
+        text = "speaker=a the cat\nspeaker=zork a speaker=b\nsees"
+        prompt = prompt_of_text(text, model.vocabulary)
+        assert "".join(prompt.pieces) == text
+        assert len(prompt.pieces) == 8
+        expected = [p * math.log(10) for words in model.score_words(text.split("\n"), spelled=True) for _, p in words]
+        assert log_probabilities(model, prompt) == pytest.approx(expected[:-1])
+        with serving({"m": model}) as address:
+            body = {"texts": ["speaker=b the cat", "speaker=b"]}
+            found = call(address, "/explain", body).json["results"]
+            assert [[row["word"] for row in rows] for rows in found] == [["the", "cat", "</S>"], []]
+            (best,) = call(address, "/next", {"texts": ["speaker=b the"], "k": 3}).json["results"]
+            assert best[0]["probability"] == pytest.approx(model.next_words("speaker=b the", k=1)[0][1])
+
     def test_ids(self, models: dict[str, snm.LanguageModel]) -> None:
         vocabulary = models["small"].vocabulary
         text = prompt_of_text("the cat\nsees fish", vocabulary)

@@ -66,7 +66,7 @@ def _scored_lines(lines: LineScores) -> list[dict[str, Any]]:
 
 
 def _scored_words(vocabulary: Vocabulary, scored: list[tuple[str, float]]) -> dict[str, Any]:
-    known = [word in vocabulary.ids and vocabulary.ids[word] != UNKNOWN for word, _ in scored]
+    known = [vocabulary.ids.get(word, UNKNOWN) != UNKNOWN for word, _ in scored]
     counted = sum(not math.isnan(p) for _, p in scored)
     p = total_score(scored)
     return {
@@ -154,9 +154,10 @@ def _sorted_words(lines: bytes) -> tuple[list[str], np.ndarray]:
 def explanations(model: LanguageModel, asked: ExplainRequest) -> Rows:
     for text in asked.texts:
         words = split_words(text)
+        has_words = bool(model.vocabulary.split(" ".join(words))[1])
         if len(words) > MAX_EXPLAINED:
             raise Refusal(413, f"texts: a text of {len(words):,} words; expected up to {MAX_EXPLAINED} to explain")
-        yield [[_explained(word, asked.top) for word in model.explain(words)] if words else []]
+        yield [[_explained(word, asked.top) for word in model.explain(words)] if has_words else []]
 
 
 def _explained(explanation: Any, top: int) -> dict[str, Any]:
@@ -173,7 +174,7 @@ def generated(model: LanguageModel, asked: GenerateRequest) -> Rows:
     begin = model.context(prompt)
     for i in range(asked.n):
         random = np.random.default_rng(None if asked.seed is None else (asked.seed, i))
-        words = list(prompt)
+        words = model.vocabulary.split(" ".join(prompt))[1]
         drawn = sample(model, begin, random, asked.max_words, asked.temperature, asked.unknown)
         for count, (word, _) in enumerate(drawn, 1):
             if word != END:

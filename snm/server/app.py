@@ -90,9 +90,9 @@ def _chunk(answer: completions.Answer, event: completions.Event) -> bytes:
 
 
 def _entry(name: str, model: LanguageModel) -> dict[str, Any]:
-    manifest = model.manifest
+    manifest, vocabulary = model.manifest, model.vocabulary
     return {
-        "name": name, "kind": manifest["kind"], "words": len(model.vocabulary), "closed": model.vocabulary.closed,
+        "name": name, "kind": manifest["kind"], "words": vocabulary.first_field, "closed": vocabulary.closed,
         "features": manifest.get("features"), "links": manifest.get("links"), "spells": model.spelling is not None,
         "explains": type(model).explain is not LanguageModel.explain,
     }  # fmt: skip

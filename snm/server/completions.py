@@ -202,7 +202,9 @@ def token_ids(model: LanguageModel, text: str) -> list[int]:
 
 
 def text_of_ids(model: LanguageModel, ids: list[int]) -> str:
-    wrong = [i for i in ids if i >= len(model.vocabulary)]
+    wrong = [i for i in ids if i >= model.vocabulary.first_field]
     if wrong:
-        raise Refusal(404, f"tokens: {wrong[0]} is no word's id; expected numbers below {len(model.vocabulary):,}")
+        raise Refusal(
+            404, f"tokens: {wrong[0]} is no word's id; expected numbers below {model.vocabulary.first_field:,}"
+        )
     return prompt_of_ids([i for i in ids if i], model.vocabulary).text if ids else ""

@@ -12,6 +12,8 @@ import numpy as np
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.model import IDS, LanguageModel
 from snm.server.limits import Refusal
+from snm.text.encoding import are_targets
+from snm.text.fields import MARK, others
 from snm.text.vocabulary import ALIASES_OF_UNKNOWN, Vocabulary
 
 _WHITE = " \t\n\v\f\r"
@@ -30,7 +32,10 @@ class Prompt:
     ids: list[int]
     """Of each piece; `</S>` for a line end."""
     tokens: np.ndarray
-    """The ids with `<S>` where a sentence or document begins, also at the end. (tokens,) uint32"""
+    """The ids, with `<S>` where a sentence or document begins, also at the end, and fields before lines.
+    (tokens,) uint32"""
+    first_field: int
+    """The first id of a field's value."""
 
     @property
     def text(self) -> str:
@@ -44,36 +49,51 @@ class Prompt:
     @property
     def places(self) -> np.ndarray:
         """The index into `tokens` of each piece."""
-        return np.flatnonzero(self.tokens != BEGIN)
+        return np.flatnonzero(are_targets(self.tokens, self.first_field))
 
 
 def prompt_of_text(text: str, vocabulary: Vocabulary) -> Prompt:
     """The tokens of a text with one sentence a line; blank lines, where `<S>` opens documents, separate these."""
     pieces, ids, tokens, waiting = list[str](), list[int](), [BEGIN], ""
+    opens = True  # whether fields may come here
     for match in _PIECES.finditer(text):
-        piece = waiting + match[0]
+        waiting += match[0]
         word = match[0].strip(_WHITE)
-        is_end = word in _CLOSING or (not word and "\n" in match[0] and tokens[-1] not in (BEGIN, END))
-        if not is_end and (not word or word in _OPENING):
-            waiting = piece
-            continue
-        waiting = ""
-        pieces.append(piece)
-        ids.append(END if is_end else vocabulary.ids.get(word, UNKNOWN))
-        tokens.append(ids[-1])
-        if is_end and (not vocabulary.document or piece.count("\n") > 1):
-            tokens.append(BEGIN)
+        is_end = word in _CLOSING or (not word and "\n" in match[0] and not opens)
+        value = _field(word, vocabulary) if opens else None
+        if value is not None:
+            tokens.append(value)
+        elif is_end or (word and word not in _OPENING):
+            ids.append(END if is_end else _known(word, vocabulary))
+            tokens.append(ids[-1])
+            pieces.append(waiting)
+            if is_end and (not vocabulary.document or waiting.count("\n") > 1):
+                tokens.append(BEGIN)
+            waiting, opens = "", is_end
     if waiting and pieces:
         pieces[-1] += waiting
-    return Prompt(pieces, ids, np.array(tokens, IDS))
+    return Prompt(pieces, ids, np.array(tokens, IDS), vocabulary.first_field)
+
+
+def _field(word: str, vocabulary: Vocabulary) -> int | None:
+    """The id of a field's value, such as `speaker=ann`; None if it is a word."""
+    name, separator, _ = word.partition("=")
+    if not separator or name not in vocabulary.fields:
+        return None
+    return vocabulary.ids.get(MARK + word, vocabulary.ids[others(name)])
+
+
+def _known(word: str, vocabulary: Vocabulary) -> int:
+    found = vocabulary.ids.get(word, UNKNOWN)
+    return found if found < vocabulary.first_field else UNKNOWN
 
 
 def prompt_of_ids(ids: Sequence[int], vocabulary: Vocabulary) -> Prompt:
     """The same for a text of word ids; the id of `</S>` ends a sentence."""
-    wrong = [i for i in ids if not END <= i < len(vocabulary)]
+    wrong = [i for i in ids if not END <= i < vocabulary.first_field]
     if wrong:
         raise Refusal(
-            404, f"prompt: {wrong[0]} is no word's id; expected whole numbers from 1 to {len(vocabulary) - 1}"
+            404, f"prompt: {wrong[0]} is no word's id; expected whole numbers from 1 to {vocabulary.first_field - 1}"
         )
     words, pieces, tokens = vocabulary.words, list[str](), [BEGIN]
     for i in ids:
@@ -82,7 +102,7 @@ def prompt_of_ids(ids: Sequence[int], vocabulary: Vocabulary) -> Prompt:
         tokens.append(i)
         if i == END and not vocabulary.document:
             tokens.append(BEGIN)
-    return Prompt(pieces, list(ids), np.array(tokens, IDS))
+    return Prompt(pieces, list(ids), np.array(tokens, IDS), vocabulary.first_field)
 
 
 def log_probabilities(model: LanguageModel, prompt: Prompt) -> list[float]:

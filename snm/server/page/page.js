@@ -404,7 +404,7 @@ function differenceTable([[a, left], [b, right]]) {
     const before = left[line].words.slice(Math.max(0, i - 5), i).map((w) => w.word).join(" ");
     return make("tr", {}, make("td", { class: "long" }, `${before} `, go), make("td", { class: "figure" }, one(own)),
       make("td", { class: "figure" }, one(other)),
-      make("td", { class: "figure" }, `${one(Math.abs(apart))} ${apart > 0 ? b : a}`));
+      make("td", { class: "figure name" }, `${one(Math.abs(apart))} ${apart > 0 ? b : a}`));
   });
   const heads = ["word", `bits, ${a}`, `bits, ${b}`, "better by"].map((name, i) =>
     make("th", { scope: "col", class: i ? "figure" : "" }, name));
