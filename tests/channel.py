@@ -93,16 +93,20 @@ def pieces_of(word: str, labels: Collection[str]) -> list[str]:
 
 
 def piece_logits_of(text: str, labels: list[str], noise: float, random: np.random.Generator) -> np.ndarray:
-    """Natural log probabilities of pieces of words; the blank is the last label. (frames, labels) float32"""
+    """Natural log probabilities of pieces of words; the blank is the last label. (frames, labels) float32
+
+    A piece is taken for another one as often as `noise` says, but hardly ever for the unknown one, which is the first.
+    """
     known, blank = {label: i for i, label in enumerate(labels)}, len(labels)
     path = []
     for word in text.split():
         for piece in pieces_of(word, known):
             path += [known[piece]] * int(random.integers(1, 3)) + [blank] * int(random.integers(1, 3))
     scores = random.normal(0.0, 1.0 + noise, (len(path), len(labels) + 1))
+    scores[:, 0] -= 5.0  # as in models of speech, which are trained without it
     for frame, label in enumerate(path):
         scores[frame, label] += 8.0
         if label != blank and random.random() < noise:  # another piece is as likely
-            scores[frame, int(random.integers(blank))] += 7.0 + random.normal(0.0, 1.0)
+            scores[frame, int(random.integers(1, blank))] += 7.0 + random.normal(0.0, 1.0)
     scores -= np.logaddexp.reduce(scores, axis=1, keepdims=True)
     return scores.astype(np.float32)

@@ -34,7 +34,7 @@ def build_ctcdecoder(
     labels: Sequence[str], kenlm_model_path: str | Path | LanguageModel | None = None,
     unigrams: Collection[str] | None = None, alpha: float = ALPHA, beta: float = BETA,
     unk_score_offset: float = UNKNOWN_OFFSET, lm_score_boundary: bool = True, *, blank: str | int | None = None,
-    lexicon: str = "open", level: str = "word",
+    lexicon: str = "open", level: str = "word", compatible: bool = False,
 ) -> Decoder:  # fmt: skip
     """A CTC decoder: pyctcdecode's `build_ctcdecoder` over any model that scores word by word.
 
@@ -43,7 +43,8 @@ def build_ctcdecoder(
     `beta`: added for each word; `unk_score_offset`: added to log10 P of unknown words. `lm_score_boundary`: whether
     texts are whole sentences. `blank`: the label or index of the blank, where it is not "", [PAD], <pad> or _.
     `lexicon`: `open`, or `closed` if only known words may be found. `level`: `word`, or `token` if the words of the
-    model are the labels.
+    model are the labels. `compatible`: repeat a fault of pyctcdecode, for the same texts: a text that ends with
+    a space pays for one more, unknown word.
     """
     model = kenlm_model_path
     if model is not None and not isinstance(model, LanguageModel):
@@ -52,7 +53,7 @@ def build_ctcdecoder(
         model = load(model)
     return Decoder(
         label_set(labels, blank), model, unigrams, alpha=alpha, beta=beta, unk_score_offset=unk_score_offset,
-        lm_score_boundary=lm_score_boundary, lexicon=lexicon, level=level,
+        lm_score_boundary=lm_score_boundary, lexicon=lexicon, level=level, compatible=compatible,
     )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ class Decoder:
     def __init__(
         self, labels: LabelSet, model: LanguageModel | None = None, unigrams: Collection[str] | None = None, *,
         alpha: float = ALPHA, beta: float = BETA, unk_score_offset: float = UNKNOWN_OFFSET,
-        lm_score_boundary: bool = True, lexicon: str = "open", level: str = "word",
+        lm_score_boundary: bool = True, lexicon: str = "open", level: str = "word", compatible: bool = False,
     ) -> None:  # fmt: skip
         """See `build_ctcdecoder`."""
         self._set = labels
@@ -71,7 +72,11 @@ class Decoder:
         by_token = choice("level", level, ("word", "token")) == "token"
         if isinstance(unigrams, str):
             raise SettingsError(f"unigrams is {shown(unigrams)}; expected a list of words")
-        self._given = {"labels": labels, "model": model, "unigrams": unigrams, "lexicon": lexicon, "level": level}
+        self._compatible = flag("compatible", compatible)
+        self._given = {
+            "labels": labels, "model": model, "unigrams": unigrams, "lexicon": lexicon, "level": level,
+            "compatible": compatible,
+        }  # fmt: skip
         self._known = self._known_words(unigrams, by_token)
         self._task_labels = labels.arrays(self._token_ids() if by_token else None)
         self._texts = [text.replace("▁", " ") for text in labels.names] if by_token else labels.texts()
@@ -207,8 +212,9 @@ class Decoder:
             raise SettingsError(f"beam_prune_logp is {limits.prune}; expected a number of at most 0")
         hot = self._hot_words(phrases_of(hotwords, hotword_weight))
         return Task(
-            limits, self._task_labels, self._texts, self._separator, self._lexicon, hot, scores, self.lm_score_boundary
-        )
+            limits, self._task_labels, self._texts, self._separator, self._lexicon, hot, scores, self.lm_score_boundary,
+            self._compatible,
+        )  # fmt: skip
 
     def _hot_words(self, phrases: dict[str, float]) -> HotWords:
         key = tuple(phrases.items())
@@ -250,7 +256,6 @@ class Decoder:
 
 
 def _restored(given: dict[str, Any], settings: tuple[Any, ...]) -> Decoder:
-    return Decoder(
-        given["labels"], given["model"], given["unigrams"], alpha=settings[0], beta=settings[1],
-        unk_score_offset=settings[2], lm_score_boundary=settings[3], lexicon=given["lexicon"], level=given["level"],
-    )  # fmt: skip
+    decoder = Decoder(**given)
+    decoder.reset_params(*settings)
+    return decoder

@@ -41,7 +41,8 @@ class WordScores:
 
     def step(self, states: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log10 P of a word after each state, and the states after the words."""
-        return self.model.steps(states, ids)
+        scores, after = self.model.steps(states, ids)
+        return np.where(np.isnan(scores), NEVER, scores), after
 
     def end(self, states: np.ndarray) -> np.ndarray:
         """log10 P of the end of the sentence after each state."""

@@ -35,6 +35,7 @@ from snm.layouts.decoding import (
     Search,
     Trie,
 )
+from snm.layouts.tokens import UNKNOWN
 from snm.model import IDS
 
 _TREES = {"words": WORDS, "pieces": PIECES, "spans": SPANS}
@@ -53,6 +54,8 @@ class Task(NamedTuple):
     scores: WordScores | None
     boundary: bool
     """Whether texts are whole sentences."""
+    compatible: bool
+    """Whether a text that ends with a space has one more, unknown word, as in pyctcdecode."""
 
 
 def make_arrays(width: int, labels: int, state_width: int) -> Search:
@@ -195,19 +198,23 @@ class BeamSearch:
         kernels.finish(limits, arrays, self.task.lexicon, self.task.hot)
         self._score_pending()
         found = arrays.candidates[: arrays.counters[CANDIDATES]]
-        words = arrays.words[found["word"]]
+        words, states = arrays.words[found["word"]], arrays.states[found["word"]]
         totals = found["acoustic"] + words["score"] + words["hot"]
-        totals += np.where(found["finishes"] > 0, 0.0, found["bonus"])
+        open_end = np.flatnonzero(found["finishes"] == 0)
+        totals[open_end] += found["bonus"][open_end]
+        if scores is not None and self.task.compatible and len(open_end):
+            log10_p, states[open_end] = scores.step(states[open_end], np.full(len(open_end), UNKNOWN, IDS))
+            totals[open_end] += limits.alpha * math.log(10) * (log10_p + limits.unknown) + limits.beta
         if scores is not None and self.task.boundary:
-            totals += limits.alpha * math.log(10) * scores.end(arrays.states[found["word"]])
+            totals += limits.alpha * math.log(10) * scores.end(states)
         order = np.argsort(-totals, kind="stable")
         order = order[totals[order] >= totals[order[0]] + limits.prune][: limits.width if best is None else best]
-        return [self._finished(found[i], float(totals[i])) for i in order]
+        return [self._finished(found[i], float(totals[i]), states[i]) for i in order]
 
-    def _finished(self, candidate: np.void, total: float) -> Finished:
+    def _finished(self, candidate: np.void, total: float, after: np.ndarray) -> Finished:
         before, node = self.arrays.beams[candidate["before"]], int(candidate["word"])
         last = [(int(before["begin"]), int(before["end"]))] if candidate["finishes"] else []
-        state = self.arrays.states[node].tobytes() if self.task.scores is not None else None
+        state = after.tobytes() if self.task.scores is not None else None
         return Finished(node, int(before["span"]), last, float(candidate["acoustic"]), total, state)
 
     def beam(self, found: Finished, words: list[str], frames: list[Frames], depth: int = 0) -> Beam:

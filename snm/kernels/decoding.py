@@ -101,7 +101,7 @@ def settle(scores, limits, search):
     """Add the scores of the pending words, log10 P, to those of their histories."""
     for i in range(search.counters[PENDING]):
         word = search.words[search.pending[i]]
-        score = -100.0 if math.isnan(scores[i]) else scores[i]
+        score = scores[i]
         if not word.known:
             score += limits.unknown
         word.score = search.words[word.parent].score + limits.alpha * score * _LN10 + limits.beta
@@ -192,13 +192,15 @@ def log_sum(a, b):
 
 @helper
 def merge(n, mask, search):
-    """Merge candidate n with an equal one before it; whether there was one."""
+    """Merge candidate n with an equal one before it; whether there was one. Its frames stay, as in pyctcdecode."""
     candidates, key = search.candidates, search.candidates[n].key
     at = key & mask
     while search.table[at] != NONE:
-        other = candidates[search.table[at]]
-        if other.key == key:
-            other.acoustic = log_sum(other.acoustic, candidates[n].acoustic)
+        other = search.table[at]
+        if candidates[other].key == key:
+            total = log_sum(candidates[other].acoustic, candidates[n].acoustic)
+            candidates[other] = candidates[n]
+            candidates[other].acoustic = total
             return True
         at = (at + _ONE) & mask
     search.table[at] = n
