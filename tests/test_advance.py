@@ -28,7 +28,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("advance")
     text = write_bigrams(folder / "text.txt", 3, 3000, 60, 4)
     found: Any = train([text], folder / "a.model", Settings(features=FEATURES[request.param], threads=1))
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def states_of(model: snm.SnmModel, n: int = 50) -> np.ndarray:

@@ -245,9 +245,7 @@ class Decoder:
         self._idle.append(search.arrays)
         return found
 
-    def _batch(
-        self, task: Task, logits_list: Iterable[Any], threads: int | None, best: int | None
-    ) -> list[list[Beam]]:
+    def _batch(self, task: Task, logits_list: Iterable[Any], threads: int | None, best: int | None) -> list[list[Beam]]:
         n = default_threads() if threads is None else whole_number("threads", threads, 1, MAX_THREADS)
         if isinstance(logits_list, str) or not hasattr(logits_list, "__iter__"):
             raise SettingsError(f"logits_list is {shown(logits_list)}; expected a list of arrays")

@@ -37,7 +37,7 @@ class LabelSet:
 
     def arrays(self, ids: dict[str, int] | None) -> Labels:
         """The labels for kernels. `ids`: of the vocabulary of a token-level model; None for one of words."""
-        labels, characters = np.zeros(len(self.names), LABEL), []
+        labels, characters = np.zeros(len(self.names), LABEL), list[int]()
         for label, name, text in zip(labels, self.names, self.texts(), strict=True):
             begins = self.pieces and name.startswith(BOUNDARY)
             kind = BLANK if name == "" else BEGINS if begins else LETTERS

@@ -34,16 +34,20 @@ def log_probabilities(logits: Any, labels: LabelSet) -> np.ndarray:
             f"numbers: look for an overflow in the acoustic model"
         )
     if not len(rows):
-        return rows.astype(np.float64)
+        return as_float64(rows)
     if math.isclose(rows.sum(axis=1).mean(), 1) and rows.min() >= 0:
-        return np.log(np.clip(rows, LEAST, 1)).astype(np.float64)
+        return as_float64(np.log(np.clip(rows, LEAST, 1)))
     highest = rows.max(axis=1, keepdims=True)
     if not np.isfinite(highest).all():
         frame = int(np.flatnonzero(~np.isfinite(highest[:, 0]))[0])
         raise InputError(f"frame {frame} has minus infinity for every label; expected one that is possible")
     shifted = rows - highest
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return np.clip(logs, np.log(LEAST), 0).astype(np.float64)
+    return as_float64(np.clip(logs, np.log(LEAST), 0))
+
+
+def as_float64(rows: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(rows, np.float64)
 
 
 def _check_shape(rows: np.ndarray, labels: LabelSet) -> None:

@@ -178,6 +178,10 @@ class BeamSearch:
             piece = parent
         return "".join(reversed(found))
 
+    def text_of(self, words: list[str]) -> str:
+        """Words as one text; tokens have their spaces."""
+        return self.task.separator.join(words).strip(" ")
+
     def frames_to(self, span: int, depth: int = 0) -> list[Frames]:
         """The frames of each word up to a span, without those of the first `depth` words."""
         found = []
@@ -221,8 +225,9 @@ class BeamSearch:
         """A result as a beam. `words`, `frames`: those that the search has forgotten, of the first `depth` words."""
         words = words + self.words_to(found.word, depth)
         frames = frames + self.frames_to(found.span, depth) + found.last
-        text = self.task.separator.join(words)
-        return Beam(text, found.state, list(zip(words, frames, strict=False)), found.acoustic, found.total)
+        return Beam(
+            self.text_of(words), found.state, list(zip(words, frames, strict=False)), found.acoustic, found.total
+        )
 
 
 class Finished(NamedTuple):

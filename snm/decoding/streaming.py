@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from snm.decoding.results import Beam, Frames, Partial
-from snm.decoding.search import BeamSearch
+from snm.decoding.search import BeamSearch, Task
 from snm.errors import SettingsError
-from snm.layouts.decoding import NONE
-
-if TYPE_CHECKING:
-    from snm.decoding.decoder import Decoder
+from snm.layouts.decoding import NONE, Search
 
 _KEPT_FRAMES = 1000  # frames after which what no beam needs is forgotten
+
+
+class Decoding(Protocol):
+    """What a stream needs of a `Decoder`."""
+
+    def _task(self, *settings: Any) -> Task: ...
+
+    def _arrays(self, width: int) -> Search: ...
+
+    def _rows(self, logits: Any) -> np.ndarray: ...
 
 
 class Stream:
@@ -22,7 +31,7 @@ class Stream:
     for the stable words.
     """
 
-    def __init__(self, decoder: Decoder, settings: tuple[Any, ...], lm_start_state: bytes | None) -> None:
+    def __init__(self, decoder: Decoding, settings: tuple[Any, ...], lm_start_state: bytes | None) -> None:
         self._decoder, self._settings = decoder, settings
         task = decoder._task(*settings)
         self._search = BeamSearch(task, decoder._arrays(task.limits.width), lm_start_state)
@@ -47,12 +56,12 @@ class Stream:
     def partial(self) -> Partial:
         """What has been found so far."""
         self._check()
-        search, separator = self._search, self._search.task.separator
+        search = self._search
         best = search.arrays.beams[0]
         words = self._words + search.words_to(int(best["word"]), len(self._words))
         if best["piece"] != NONE:
             words.append(search.letters(int(best["piece"])))
-        return Partial(separator.join(self._words), separator.join(words), search.frames)
+        return Partial(search.text_of(self._words), search.text_of(words), search.frames)
 
     def finish(self) -> list[Beam]:
         """End the utterance: the best texts, the best first, as `decode_beams` returns them."""

@@ -99,7 +99,9 @@ class TensorModel:
     ) -> None:  # fmt: skip
         """`gate` as `Gate.folded` makes it. `labels`: the words of the columns; without them all of the vocabulary."""
         if extractor.has_families or len(extractor.spec.caches):
-            raise SettingsError("feature families and caches cannot be computed on a device; expected n-grams and skips")
+            raise SettingsError(
+                "feature families and caches cannot be computed on a device; expected n-grams and skips"
+            )
         self.device, self.vocabulary = device, extractor.vocabulary
         self.width = extractor.state_width
         self.rows = Rows(matrix, device)
