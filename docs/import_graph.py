@@ -28,7 +28,7 @@ ROOMS: list[list[str]] = [
     ["loading"],
     ["kenlm"],
     ["evaluation", "mixing", "settings", "sources"],
-    ["pruning"],
+    ["hybrids", "pruning"],
     ["projection"],
     ["cluster"],
     ["engines"],

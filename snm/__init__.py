@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from snm.filtering import FilterReport as FilterReport
     from snm.filtering import TextPerplexity as TextPerplexity
     from snm.filtering import filter_text as filter_text
+    from snm.hybrids import mix_gated as mix_gated
     from snm.loading import load as load
     from snm.mixing import mix as mix
     from snm.model import Explanation as Explanation
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from snm.planning.tuning import Tuning as Tuning
     from snm.planning.tuning import tune as tune
     from snm.pruning.models import prune as prune
+    from snm.scoring.hybrid import HybridModel as HybridModel
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
     from snm.scoring.sources import SourcesModel as SourcesModel
@@ -76,6 +78,8 @@ _HOME = {
     "SnmError": "errors",
     "SnmModel": "scoring.model",
     "SourcesModel": "scoring.sources",
+    "HybridModel": "scoring.hybrid",
+    "mix_gated": "hybrids",
     "StatefulModel": "model",
     "SumReport": "evaluation",
     "TextPerplexity": "filtering",

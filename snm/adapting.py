@@ -26,8 +26,10 @@ from snm.model import LanguageModel
 from snm.pipeline import train_source
 from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.adapting import start_gate
+from snm.scoring.hybrid import HybridModel
+from snm.scoring.members import events_of
 from snm.scoring.model import SnmModel
-from snm.scoring.sources import SourcesModel, events_of
+from snm.scoring.sources import SourcesModel
 from snm.scoring.unions import share_of, union_of
 from snm.settings import MAX_SEED, MIN_MEMORY, Settings
 from snm.sources import MAX_DEV, Work, check_name, fit_gate, members_of, write
@@ -69,6 +71,10 @@ def adapt(
         if not encoded.events:
             raise InputError(f"{names(dev)}: no words; expected text of the new domain, one sentence a line")
         return model.adapt(encoded, output, **how)
+    if isinstance(model, HybridModel):
+        raise SettingsError(
+            f"{model.path} is a hybrid, which text cannot join; give dev, or adapt its SNM and mix again"
+        )
     settings = _settings_for(
         model, memory=whole_number("memory", memory, MIN_MEMORY), seed=whole_number("seed", seed, 0, MAX_SEED),
         threads=default_threads() if threads is None else whole_number("threads", threads, 1, MAX_THREADS),
@@ -192,7 +198,7 @@ class _Joining:
         """The rows of a held-out text, of the union's words, and the share that each member gives to words it lacks."""
         models = [*self.bases, own]
         shares = [share_of(member.vocabulary, union, text) for member in models]
-        return events_of(members_of(models, map(str, range(len(models))), union, shares), text), shares
+        return events_of(members_of(models, map(str, range(len(models))), shares, union), text), shares
 
     def folds(self, text: Text) -> tuple[GateEvents, list[float]]:
         """The same of the text itself: of parts of it, each with the counts of the rest."""

@@ -28,7 +28,7 @@ from snm import parallel
 from snm.arguments import MAX_THREADS, choice, file_path, flag, functions, real_number, shown, whole_number
 from snm.errors import InputError, MissingExtra, SettingsError
 from snm.loading import load
-from snm.model import LanguageModel, StatefulModel
+from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
 from snm.scoring.lines import LineScores, score_block
 from snm.storage import replaced_file, turn
@@ -120,7 +120,7 @@ class TextPerplexity:
     @property
     def parallel(self) -> bool:
         """Whether several threads can score at the same time."""
-        return all(isinstance(model, StatefulModel) for model in (self.model, self.against) if model is not None)
+        return all(model.scores_in_parallel for model in (self.model, self.against) if model is not None)
 
 
 def _opened(model: LanguageModel | str | Path) -> LanguageModel:

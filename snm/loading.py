@@ -20,8 +20,9 @@ _KINDS = {
     "backoff": "snm.baselines.backoff.model:BackoffModel",
     "hsme": "snm.baselines.neural.hsme:HsmeModel",
     "rnn": "snm.baselines.neural.rnn:RnnModel",
-    "mixture": "snm.scoring.mixture:open_mixture",
+    "mixture": "snm.scoring.mixture:MixtureModel",
     "sources": "snm.scoring.sources:SourcesModel",
+    "hybrid": "snm.scoring.hybrid:HybridModel",
 }
 
 
@@ -80,7 +81,7 @@ def _open(path: str | Path) -> LanguageModel:
     described = manifest.read(Path(path))
     module, _, name = _KINDS[described["kind"]].partition(":")
     model_class = getattr(import_module(module), name)
-    if described["kind"] in ("mixture", "sources"):
+    if described["kind"] in ("mixture", "sources", "hybrid"):
         for folder in described["members"]:
             if folder in ("", ".", "..") or Path(folder).name != folder:
                 raise FormatError(f"{path} is damaged: a member is {shown(folder)}; expected a folder of the model")

@@ -40,6 +40,7 @@ _NETWORK = {
     "arrays": {"*": [SIZE]},
     "parameters": SIZE,
 }  # fmt: skip
+_GATED = {"members": [str], "names": [str], "shares": [float], "gate": (None, {"units": SIZE}), "links": SIZE}
 ENTRIES: dict[str, dict[str, Any]] = {
     "snm": {
         **_ROWS,
@@ -53,7 +54,8 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "hsme": _NETWORK,
     "rnn": _NETWORK,
     "mixture": {"members": [str], "weights": [float], "links": SIZE},
-    "sources": {"members": [str], "names": [str], "shares": [float], "gate": (None, {"units": SIZE}), "links": SIZE},
+    "sources": _GATED,
+    "hybrid": _GATED,
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
 EXTENSIONS: tuple[str, ...] = ("cache", "orphans", "union")

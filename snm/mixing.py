@@ -68,12 +68,11 @@ def mix(
 ) -> MixtureModel:  # fmt: skip
     """Mix models or ARPA files, with the best weights on held-out text, and write the mixture to `output`.
 
-    The mixture contains its members: hard links to their files, or copies where links are not possible. It is a
-    `StatefulModel` if they are. Their vocabularies may differ: docs/sources.md says what a model gives to words that
-    it lacks. `on_error`: see `Settings`.
+    The mixture contains its members: hard links to their files, or copies where links are not possible. Their
+    vocabularies may differ: docs/sources.md says what a model gives to words that it lacks. `on_error`: see `Settings`.
     """
     functions(progress=progress, notify=notify)
-    paths, threads = _paths_of(models), whole_number("threads", threads, 1, MAX_THREADS)
+    paths, threads = paths_of(models), whole_number("threads", threads, 1, MAX_THREADS)
     with storage.ModelWriter(output, force, notify) as writer:
         folders = [f"member{i}" for i in range(len(paths))]
         with ExitStack() as opened:  # Windows renames no folder with a file that is mapped
@@ -93,7 +92,7 @@ def mix(
     return mixture
 
 
-def _paths_of(models: Iterable[str | Path | LanguageModel]) -> list[Path]:
+def paths_of(models: Iterable[str | Path | LanguageModel]) -> list[Path]:
     if not isinstance(models, list | tuple | Iterator):
         raise SettingsError(f"models is {shown(models)}; expected a list of paths or models")
     paths = [file_path("a model", m.path if isinstance(m, LanguageModel) else m) for m in models]
@@ -112,7 +111,7 @@ def weigh(
     A probability file comes from another program: one number for every word and every sentence end of the held-out
     text, in order. `test_files` are the same files for the test text, in the same order.
     """
-    paths = _paths_of(models)
+    paths = paths_of(models)
     is_file = [is_probability_file(path) for path in paths]
     files = [path for path, file in zip(paths, is_file, strict=True) if file]
     if test and len(test_files) != len(files):

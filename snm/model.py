@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -74,7 +74,11 @@ def _as_array(name: str, values: Any) -> np.ndarray:
 class LanguageModel(ABC):
     """A probability for every word of a vocabulary after every context.
 
-    A kind of model defines `_probabilities` and `_distribution`, whose arguments have been validated.
+    A kind of model defines `_probabilities` and `_distribution`, whose arguments have been validated, and scores word
+    by word for decoders: `start`, `step`, `expand` and `follow`. A state is what the model keeps of the words so far,
+    as 32-bit numbers: the ids of the last words, each XOR a tag of the vocabulary, and the memory of a network. Equal
+    states have the same future, so a state can be a dictionary key. SNM and backoff models with the same vocabulary
+    and features share states.
     """
 
     vocabulary: Vocabulary
@@ -82,6 +86,8 @@ class LanguageModel(ABC):
     path: Path
     spelling: Spelling | None = None
     """P(string | `<UNK>`), where the model has it."""
+    scores_in_parallel = True
+    """Whether several threads can score at the same time. A neural model uses the threads of its matrix products."""
 
     @abstractmethod
     def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:
@@ -117,16 +123,6 @@ class LanguageModel(ABC):
         self.__dict__.clear()
         self.__class__ = _ClosedModel  # type: ignore[assignment]
         self.path = path
-
-    if not TYPE_CHECKING:  # a type checker would accept any name
-
-        def __getattr__(self, name: str) -> Any:
-            if name[0] != "_" and hasattr(StatefulModel, name):
-                raise AttributeError(
-                    f"{self.path} scores whole sentences and has no {name!r}; SNM and backoff models, and mixtures of "
-                    f"them, score word by word: test with isinstance(model, snm.StatefulModel)"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def probabilities(self, tokens: np.ndarray, *, threads: int = 1) -> np.ndarray:
         """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
@@ -319,18 +315,12 @@ class LanguageModel(ABC):
             words.append(self.vocabulary.words[word])
         return " ".join(words)
 
-
-class StatefulModel(LanguageModel):
-    """A language model that scores word by word, for decoders: SNM and backoff models, and mixtures of them.
-
-    A state has the ids of the last words, each XOR a tag of the vocabulary. Equal states have the same future, so a
-    state can be a dictionary key. Models with the same vocabulary and features share states.
-    """
+    # -- word by word
 
     @property
     @abstractmethod
     def state_width(self) -> int:
-        """Word ids in a state."""
+        """32-bit numbers in a state."""
 
     @abstractmethod
     def start(self) -> bytes:
@@ -420,6 +410,10 @@ class StatefulModel(LanguageModel):
     def _step_ids(self) -> dict[str, int]:
         """The vocabulary's ids, and `</s>` for `</S>`."""
         return {**self.vocabulary.ids, "</s>": END}
+
+
+StatefulModel = LanguageModel
+"""The name that code written for earlier versions uses: then only some kinds scored word by word."""
 
 
 def wrong_state(what: str) -> SettingsError:

@@ -2,7 +2,8 @@
 
     read_text -> hold_out -> make_extractor -> count -> adjust -> build -> fit_gate -> finish
 
-Backoff models branch off after counting (`smooth`), neural ones after the text is held out (`fit_network`). Where a
+Backoff models branch off after counting (`smooth`), neural ones after the text is held out (`fit_network`); a hybrid
+trains an SNM and a network. Where a
 slice of the training text was held out, an SNM is counted a second time with the whole text: the adjustment and the
 gate stay. `count_text` ends after counting, and `train` may begin with what it wrote: then the tokens, and the counts
 of the whole text, are read from there.
@@ -31,7 +32,7 @@ from snm.baselines.backoff.kneser_ney import KneserNey
 from snm.baselines.backoff.model import BackoffModel
 from snm.baselines.backoff.orders import Orders
 from snm.baselines.backoff.stupid_backoff import StupidBackoff
-from snm.baselines.neural.settings import require_torch
+from snm.baselines.neural.settings import NetworkSettings, require_torch
 from snm.counted import STORE, CountedText, extractor_of, layout_of, settings_for, write_folder
 from snm.counts.counting import unigram_row
 from snm.counts.forecast import Forecast, forecast
@@ -43,6 +44,7 @@ from snm.errors import SettingsError
 from snm.features.extraction import Extractor
 from snm.gate.events import gate_events
 from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
+from snm.hybrids import write_hybrid
 from snm.layouts.counts import Counts
 from snm.layouts.matrix import ARRAYS
 from snm.loading import load
@@ -67,7 +69,7 @@ from snm.pruning.training import Pruned, check_rest, prune_written
 from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.resuming import keeping
 from snm.scoring.model import SnmModel
-from snm.settings import CLUSTER, NEURAL, Settings
+from snm.settings import CLUSTER, HYBRID, NEURAL, Settings
 from snm.sources import Work, train_sources
 from snm.storage import COUNTS, VOCABULARY, ModelWriter, remove_folder
 from snm.text import classes
@@ -157,6 +159,8 @@ def train(
         learn_spelling(job, text, vocabulary)
         if settings.model in NEURAL:
             fit_network(job, text, vocabulary, dev)
+        elif settings.model == HYBRID:
+            _train_hybrid(job, text, vocabulary, dev)
         elif settings.model == "snm":
             _train_snm(job, text, vocabulary, dev)
         else:
@@ -264,11 +268,11 @@ def _check(settings: Settings, dev: Sources | None) -> None:
     """Validate what can be validated before any text is read."""
     if settings.spec.caches and not settings.gate:
         raise SettingsError("a cache has no weight without a gate; leave out the cache, or gate=0 (--gate 0)")
-    if dev is not None and settings.model not in ("snm", *NEURAL):
+    if dev is not None and settings.model not in ("snm", HYBRID, *NEURAL):
         raise SettingsError(f"held-out text is for SNM and neural models; {settings.model!r} does not use it")
     if dev is not None and are_files(dev):
         find_files(dev)
-    if settings.model in NEURAL:
+    if settings.model in (HYBRID, *NEURAL):
         require_torch()
     if settings.engine == "gpu":
         devices.find_gpu()
@@ -610,19 +614,55 @@ def smooth(job: Job, text: Text, extractor: Extractor, figures: dict[str, Any]) 
 def fit_network(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
     """Train a neural model, and write it."""
     from snm.baselines.neural.checkpoints import clear_checkpoint  # these import PyTorch
+
+    train, held_out = _split(job, text, vocabulary, dev)
+    figures = text_figures(job, text, vocabulary)
+    _write_network(job, job.settings.model, job.writer, train, held_out, vocabulary, figures)
+    clear_checkpoint(job.writer.path)
+
+
+def _split(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> tuple[Text, Text]:
+    """The text that a network is trained on, and held-out text."""
+    if dev is not None:
+        return text, given_text(job, dev, vocabulary)
+    train, held_out = slice_off(job, text, vocabulary, required=True)
+    assert held_out is not None
+    return train, held_out
+
+
+def _write_network(
+    job: Job, kind: str, writer: ModelWriter, train: Text, held_out: Text, vocabulary: Vocabulary,
+    figures: dict[str, Any],
+) -> None:  # fmt: skip
+    """Train a network, and finish the folder of `writer` as a model of this kind."""
     from snm.baselines.neural.training import train_network
 
     s = job.settings
-    given = None if dev is None else (text, given_text(job, dev, vocabulary))
-    train, held_out = given or slice_off(job, text, vocabulary, required=True)
-    assert held_out is not None
-    figures = text_figures(job, text, vocabulary)
     made = train_network(
-        s.model, s.network, s.order, s.seed, train, held_out, vocabulary, job.writer, devices.device_of(s.engine),
-        job.progress, job.notify,
+        s.model, s.network, s.order, s.seed, train, held_out, vocabulary, writer, job.writer.path,
+        devices.device_of(s.engine), job.progress, job.notify,
     )  # fmt: skip
-    vocabulary.write(job.writer.folder / VOCABULARY)
-    job.writer.finish({**describe_kind(s.model, vocabulary), "text": figures, **job.spelling, **made}, s.threads)
+    vocabulary.write(writer.folder / VOCABULARY)
+    spelling = job.spelling if writer is job.writer else {}
+    writer.finish({**describe_kind(kind, vocabulary), "text": figures, **spelling, **made}, s.threads)
+
+
+def _train_hybrid(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) -> None:
+    """Train an SNM and a network on one text, and the gate that weighs them."""
+    from snm.baselines.neural.checkpoints import clear_checkpoint
+
+    s = job.settings
+    train, held_out = _split(job, text, vocabulary, dev)
+    figures = text_figures(job, text, vocabulary)
+    own = replace(s, model="snm", gate=0, network=NetworkSettings(), vocab=None, max_words=None)
+    folders = [job.writer.folder / f"member{i}" for i in range(2)]
+    train_source(train, vocabulary, None, folders[0], own, job.progress, lambda line: job.notify(f"snm: {line}"))
+    with ModelWriter(folders[1], False, job.notify) as writer:
+        _write_network(job, "rnn", writer, train, held_out, vocabulary, figures)
+    members = [load(folder) for folder in folders]
+    work = Work(s, train_source, job.progress, job.notify)
+    names = ["snm", s.network.cell_of(s.model)]
+    write_hybrid(job.writer, vocabulary, names, members, held_out, work, {"text": figures, **job.spelling})
     clear_checkpoint(job.writer.path)
 
 

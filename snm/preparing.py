@@ -21,7 +21,7 @@ from snm.layouts.tokens import UNKNOWN
 from snm.manifest import write_spelling
 from snm.progress import Notify, Progress
 from snm.resuming import Kept, Stage
-from snm.settings import NEURAL, Settings
+from snm.settings import HYBRID, NEURAL, Settings
 from snm.storage import ModelWriter
 from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
 from snm.text.files import Sources, names, plain_size
@@ -113,7 +113,7 @@ def check_vocabulary(settings: Settings, words: int) -> None:
     """Raise an error if the arrays that an SNM has for every word, such as `singles`, take too much memory."""
     needed = words * (WORD_BYTES + SINGLE_BYTES * len(settings.spec.types))
     share = int(VOCABULARY_SHARE * (settings.memory - PROGRAM_BYTES))
-    if settings.model == "snm" and needed > share:
+    if settings.model in ("snm", HYBRID) and needed > share:
         raise SettingsError(
             f"{words:,} words take about {needed >> 20:,} MB, more than their share of --memory, {share >> 20:,} MB; "
             f"give more --memory, or have fewer words (--min-count, --max-words, --vocab)"

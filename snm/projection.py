@@ -23,7 +23,7 @@ from snm.kernels import rows as row_kernels
 from snm.layouts.keys import ABSENT, KeyLayout
 from snm.layouts.tokens import BEGIN
 from snm.manifest import describe_rows
-from snm.model import LanguageModel, StatefulModel
+from snm.model import LanguageModel
 from snm.progress import Advance, ignore
 from snm.pruning.ngrams import build_tree
 from snm.scoring.model import SnmModel
@@ -304,9 +304,6 @@ def _segment_start(tokens: np.ndarray, place: int) -> int:
 
 def _after(model: LanguageModel, context: np.ndarray, words: np.ndarray) -> np.ndarray:
     """P of words after a context."""
-    if not isinstance(model, StatefulModel):
-        after: np.ndarray = model.distribution(context)[words]
-        return after
     state = model.state_array([model.start()])
     for word in context[1:][-model.state_width :]:
         state = model.follow(state, np.array([word], np.uint32), np.zeros(1, np.int64))

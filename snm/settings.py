@@ -16,7 +16,10 @@ from snm.system import default_threads
 from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
-MODELS = ("snm", "kn", "katz", "sbo", *NEURAL)
+HYBRID = "hybrid"
+MODELS = ("snm", "kn", "katz", "sbo", *NEURAL, HYBRID)
+HYBRIDS = {"hybrid-small": ("small", 128), "hybrid": ("medium", 256), "hybrid-large": ("medium", 512)}
+"""Presets of hybrids: the features of the SNM, and the units of the network."""
 CLUSTER = ("ray", "tasks")  # engines of several machines
 ENGINES = ("auto", "cpu", "gpu", *CLUSTER)
 DISCOUNTS = ("modified", "single")
@@ -33,7 +36,8 @@ class Settings:
     """The settings of `train`: everything but the text. `memory` is in bytes.
 
     `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
-    softmax) or `rnn`; `network` is for the last two. `features` is SNM's specification, by default the preset `small`;
+    softmax), `rnn`, or `hybrid`: an SNM and a recurrent network under one gate; `network` is for the last three.
+    `features` is SNM's specification, by default the preset `small`;
     `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
     `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `prune`:
     features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or 16, of a
@@ -101,6 +105,8 @@ class Settings:
             raise SettingsError(f"engine {self.engine} is for SNM; a model of kind {self.model!r} is trained here")
         if self.engine == "tasks" and self.work is None:
             raise SettingsError("engine tasks needs a folder that all machines share; name one with --work")
+        if self.model == HYBRID:
+            self._check_hybrid()
         if self.resume and self.model in NEURAL:
             raise SettingsError(
                 f"resume is not for a model of kind {self.model!r}, which has checkpoints (--checkpoint)"
@@ -113,7 +119,7 @@ class Settings:
             raise SettingsError("resume is not for a backoff model with a size; train it, and prune it with snm.prune")
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
-        if self.model != "snm" and self.features is not None:
+        if self.model not in ("snm", HYBRID) and self.features is not None:
             raise SettingsError(f"features are for SNM; a model of kind {self.model!r} has n-grams up to its order")
         if self.model != "snm" and self.document:
             raise SettingsError(f"documents are for SNM; a model of kind {self.model!r} has sentences")
@@ -122,9 +128,20 @@ class Settings:
         if self.vocab is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
 
+    def _check_hybrid(self) -> None:
+        for what, wrong in (
+            ("resume", self.resume), ("size", self.size is not None), ("gate=0", not self.gate),
+            (f"the {self.training.loss} loss", self.training.loss == "multinomial"),
+            ("several passes of the SNM", self.training.passes > 1), ("a cache", bool(self.spec.caches)),
+        ):  # fmt: skip
+            if wrong:
+                raise SettingsError(
+                    f"{what} is not for hybrids; leave it out, or train the members and mix them (gated)"
+                )
+
     @property
     def specification(self) -> str:
-        if self.model == "snm" and self.order is None:
+        if self.model in ("snm", HYBRID) and self.order is None:
             return DEFAULT_PRESET if self.features is None else self.features
         return f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
 

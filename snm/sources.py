@@ -34,8 +34,9 @@ from snm.manifest import describe_kind
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.remote import is_url
+from snm.scoring.members import Member, events_of
 from snm.scoring.model import SnmModel
-from snm.scoring.sources import Member, SourcesModel, events_of
+from snm.scoring.sources import SourcesModel
 from snm.scoring.unions import Words, share_of
 from snm.settings import CLUSTER, Settings
 from snm.storage import VOCABULARY, ModelWriter
@@ -84,6 +85,10 @@ def check_name(name: Any) -> str:
     return name
 
 
+Learned = tuple[np.ndarray, GateReport]
+"""A gate as a flat array, and the report of its training."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What training with sources is handed: settings, and who is told about it."""
@@ -108,7 +113,7 @@ def train_sources(
         s, shares = work.settings, [share_of(model.vocabulary, vocabulary, text) for model in members]
         gate = None
         if s.gate:
-            rows = members_of(members, given.texts, vocabulary, shares)
+            rows = members_of(members, given.texts, shares, vocabulary)
             sizes = [member.extractor.n_templates for member in rows]
             gate = fit_gate(dev_events(rows, text, s), sizes, s, None, work)
             del rows
@@ -243,26 +248,28 @@ def _train_one(
 
 
 def write(
-    writer: ModelWriter, vocabulary: Vocabulary, source_names: list[str], models: list[SnmModel], shares: list[float],
-    gate: tuple[np.ndarray, GateReport] | None, threads: int,
+    writer: ModelWriter, vocabulary: Vocabulary, member_names: list[str], models: Sequence[LanguageModel],
+    shares: list[float], gate: Learned | None, threads: int, kind: str = SourcesModel.kind,
+    more: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """Finish the folder of a model whose members' folders are in it."""
+    """Finish the folder of a model whose members' folders are in it. more: further entries of the manifest."""
     described = None
     if gate is not None:
         flat, report = gate
         writer.array("gate", "<f4").append(flat)
-        templates = sum(model.extractor.n_templates for model in models)
+        templates = sum(model.extractor.n_templates if isinstance(model, SnmModel) else 1 for model in models)
         described = {"units": len(Gate.of(flat, templates).bias), **asdict(report)}
     vocabulary.write(writer.folder / VOCABULARY)
     lacking = any(not Words.of(model.vocabulary, vocabulary, 0.5).whole for model in models)
     manifest = {
-        **describe_kind(SourcesModel.kind, vocabulary),
+        **describe_kind(kind, vocabulary),
         **({"requires": ["union"]} if lacking else {}),
         "members": [f"member{i}" for i in range(len(models))],
-        "names": source_names,
+        "names": member_names,
         "shares": shares,
         "gate": described,
-        "links": sum(model.manifest["links"] for model in models),
+        "links": sum(model.manifest.get("links", 0) for model in models),
+        **(more or {}),
     }
     for model in models:  # Windows renames no folder with a file that is mapped
         model.close()
@@ -270,11 +277,11 @@ def write(
 
 
 def members_of(
-    models: Iterable[SnmModel], source_names: Iterable[str], vocabulary: Vocabulary, shares: Iterable[float]
+    models: Iterable[SnmModel], member_names: Iterable[str], shares: Iterable[float], vocabulary: Vocabulary
 ) -> list[Member]:
     return [
         Member(model, name, Words.of(model.vocabulary, vocabulary, share))
-        for model, name, share in zip(models, source_names, shares, strict=True)
+        for model, name, share in zip(models, member_names, shares, strict=True)
     ]
 
 
@@ -285,9 +292,7 @@ def dev_events(members: list[Member], dev: Text, s: Settings) -> GateEvents:
     return events_of(members, sample_sentences(dev, most, s.seed))
 
 
-def fit_gate(
-    events: GateEvents, sizes: list[int], s: Settings, start: np.ndarray | None, work: Work
-) -> tuple[np.ndarray, GateReport]:
+def fit_gate(events: GateEvents, sizes: list[int], s: Settings, start: np.ndarray | None, work: Work) -> Learned:
     """The gate over the rows of all members: from `start`, or anew if the dev text is long enough for that.
 
     sizes: the members' numbers of templates.

@@ -37,7 +37,7 @@ from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.pipeline import count_text, train
 from snm.scoring.model import RowModel
-from snm.settings import NEURAL, Settings
+from snm.settings import HYBRID, NEURAL, Settings
 from snm.system import default_threads
 from snm.text.vocabulary import Vocabulary
 
@@ -50,9 +50,15 @@ _COUNTING_KERNELS = counts.collect_rows, count_codes.decode_chunks, count_mergin
 
 def is_ready(settings: Settings) -> bool:
     """Whether a training with these settings finds its kernels in the cache."""
+    settings = _of_snm(settings)
     if settings.model in NEURAL or settings.engine == "gpu":
         return True
     return all(is_cached(kernel) for kernel in _LAST_KERNELS[settings.model])
+
+
+def _of_snm(settings: Settings) -> Settings:
+    """The settings of the SNM of a hybrid; those of another model as they are."""
+    return replace(settings, model="snm") if settings.model == HYBRID else settings
 
 
 def sentences(n: int) -> Iterator[str]:
@@ -65,7 +71,7 @@ def sentences(n: int) -> Iterator[str]:
 def compile_training(settings: Settings) -> None:
     """Compile the kernels of a training with these settings."""
     with tempfile.TemporaryDirectory() as folder:
-        _train(settings, Path(folder)).close()
+        _train(_of_snm(settings), Path(folder)).close()
 
 
 def compile_counting() -> None:

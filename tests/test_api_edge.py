@@ -39,12 +39,6 @@ def golden(kind: str) -> snm.LanguageModel:
     return snm.load(GOLDEN / "format3" / kind)
 
 
-def stateful(path: str | Path) -> snm.StatefulModel:
-    model = snm.load(path)
-    assert isinstance(model, snm.StatefulModel)
-    return model
-
-
 @pytest.fixture(scope="module")
 def arpa_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text with the words of the golden ARPA file."""
@@ -147,7 +141,7 @@ PLAIN = {
     "words": ["the", "old"], "chosen": np.array([0]),
 }  # fmt: skip
 METHODS = [
-    name for name, value in inspect.getmembers(snm.StatefulModel, callable)
+    name for name, value in inspect.getmembers(snm.LanguageModel, callable)
     if not name.startswith("_") and name not in ("adapt", "close", "faults")
 ]  # fmt: skip
 
@@ -156,13 +150,10 @@ METHODS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_method_with_odd_arguments(kind: str, method: str) -> None:
     model = golden(kind)
-    if not isinstance(model, snm.StatefulModel) and not hasattr(snm.LanguageModel, method):
-        return
     call = getattr(model, method)
     plain: dict[str, Any] = dict(PLAIN)
-    if isinstance(model, snm.StatefulModel):
-        plain["state"] = model.start()
-        plain["states"] = [model.start()] if method == "state_array" else model.state_array([model.start()])
+    plain["state"] = model.start()
+    plain["states"] = [model.start()] if method == "state_array" else model.state_array([model.start()])
     parameters = list(inspect.signature(call).parameters)
     for parameter in parameters:
         for make in ODD.values():
@@ -275,7 +266,7 @@ def test_wrong_ids_reach_no_kernel(kind: str) -> None:
 
 
 def test_wrong_ids_of_a_decoder() -> None:
-    model = stateful(GOLDEN / "format3" / "snm")
+    model = snm.load(GOLDEN / "format3" / "snm")
     states = model.state_array([model.start()])
     for wrong in (np.array([2**32 + 3]), np.array([-(2**32)]), np.array([True])):
         with pytest.raises(SettingsError):
@@ -409,27 +400,20 @@ class TestArpaAsModel:
         assert not (tmp_path / "b.arpa").exists()
 
 
-class TestStatefulModels:
+class TestStates:
+    def test_the_old_name_of_the_interface(self) -> None:
+        for kind in KINDS:
+            assert isinstance(golden(kind), snm.StatefulModel)
+
     @pytest.mark.parametrize("kind", ["hsme", "lstm"])
-    def test_a_neural_model_has_no_states(self, kind: str) -> None:
-        model: Any = golden(kind)
-        assert not isinstance(model, snm.StatefulModel)
-        assert not hasattr(model, "step")
-        with pytest.raises(AttributeError, match=r"scores whole sentences and has no 'step'.*StatefulModel"):
-            model.step(b"", "the")
-        with pytest.raises(AttributeError, match=r"has no attribute 'unheard_of'"):
-            model.unheard_of  # noqa: B018
-
-    def test_a_mixture_of_stateful_models_is_one(self) -> None:
-        mixture = golden("mixture")
-        assert isinstance(mixture, snm.StatefulModel)
-        assert isinstance(mixture, snm.MixtureModel)
-
-    def test_a_mixture_with_a_neural_model_is_none(self, tmp_path: Path) -> None:
-        members = [GOLDEN / "format3" / "snm", GOLDEN / "format3" / "hsme"]
+    def test_a_mixture_with_a_neural_model_scores_word_by_word(self, kind: str, tmp_path: Path) -> None:
+        members = [GOLDEN / "format3" / "snm", GOLDEN / "format3" / kind]
         mixed = snm.mix(members, iter(SENTENCES), tmp_path / "m")
-        assert not isinstance(mixed, snm.StatefulModel)
-        assert mixed.score(SENTENCES[0]) < 0
+        state, total = mixed.start(), 0.0
+        for word in [*SENTENCES[0].split(), "</s>"]:
+            score, state = mixed.step(state, word)
+            total += score
+        assert total == pytest.approx(mixed.score(SENTENCES[0]), abs=1e-5)
 
     def test_a_mixture_of_mixtures_with_words_in_another_order(self, tmp_path: Path) -> None:
         """States, scores and hypotheses are those of whole sentences, with words and with ids."""
@@ -477,12 +461,11 @@ def test_eight_threads_get_the_results_of_one(kind: str) -> None:
         ]  # fmt: skip
         if isinstance(model, snm.SnmModel):
             found.append(model.explain(line))
-        if isinstance(model, snm.StatefulModel):
-            states = model.state_array([model.start()] * 3)
-            score, state = model.step(model.start(), "the")
-            scores = model.expand(states, line.split())
-            found += [score, state, scores.tolist(), model.follow(states, line.split(), np.arange(3)).tolist()]
-            found.append([part.tolist() for part in model.steps(states, ["the", "old", "a"])])
+        states = model.state_array([model.start()] * 3)
+        score, state = model.step(model.start(), "the")
+        scores = model.expand(states, line.split())
+        found += [score, state, scores.tolist(), model.follow(states, line.split(), np.arange(3)).tolist()]
+        found.append([part.tolist() for part in model.steps(states, ["the", "old", "a"])])
         return found
 
     expected = [everything(number) for number in range(3)]

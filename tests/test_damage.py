@@ -19,7 +19,6 @@ import pytest
 
 import snm
 from snm.errors import FormatError, InputError, SnmError
-from snm.model import StatefulModel
 from snm.reproduction.workspace import Workspace
 from snm.storage import MANIFEST
 from tests.test_cli import fails, ok, run
@@ -62,8 +61,7 @@ def use(path: Path) -> None:
     assert hash(model) == hash(model)
     model.score("the old stone")
     model.next_words("the", k=2)
-    if isinstance(model, StatefulModel):
-        model.step(model.start(), "the")
+    model.step(model.start(), "the")
 
 
 class TestManifests:

@@ -317,10 +317,17 @@ class TestSnm:
         ]
         assert far == pytest.approx(near), "a word that is farther away does not count"
 
-    def test_neural_models_are_refused(self, tmp_path: Path) -> None:
-        golden = Path(__file__).parent / "golden" / "format3" / "hsme"
-        with pytest.raises(OSError, match="it scores whole sentences only"):
-            ours.Model(str(golden))
+    @pytest.mark.parametrize(("kind", "order"), [("hsme", 3), ("lstm", 1 << 16)])
+    def test_neural_models(self, kind: str, order: int) -> None:
+        model = ours.Model(str(Path(__file__).parent / "golden" / "format3" / kind))
+        assert model.order == order
+        line = "the old stone holds the lantern"
+        assert model.score(line) == pytest.approx(model.snm_model.score(line), abs=1e-5)
+        assert sum(score for score, _, _ in model.full_scores(line)) == pytest.approx(model.score(line), abs=1e-5)
+        before, after = ours.State(), ours.State()
+        model.NullContextWrite(before)
+        assert -20 < model.BaseScore(before, "the", after) < 0
+        assert before != after
 
 
 class TestPlace:

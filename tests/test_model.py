@@ -15,7 +15,7 @@ from snm.evaluation import check_sums, verify
 from snm.features.families import feature_family
 from snm.features.specification import PRESETS
 from snm.kernels.beams import kernels_of
-from snm.model import LanguageModel, StatefulModel
+from snm.model import LanguageModel
 from snm.reference import paper
 from snm.scoring.model import RowModel
 from snm.settings import Settings
@@ -70,8 +70,6 @@ class LanguageModelTests:
         """`step` and `steps` give the scores of whole sentences."""
         lines = ["the old man likes cake", "a dog sees the purple cat", "fish eats"] * 30
         expected = [[p for _, p in scored] for scored in model.score_words(lines)]
-        if not isinstance(model, StatefulModel):
-            pytest.skip("this kind scores whole sentences")
         state = model.start()
         for line, scores in zip(lines[:3], expected, strict=False):
             after, found = state, []
@@ -98,8 +96,6 @@ class LanguageModelTests:
     def test_expand_and_follow_equal_step(self, model: LanguageModel) -> None:
         """`expand` gives the scores of `step`, for the same words after all states and for other words after each."""
         words = ["the", "cat", "purple", "</s>", "man", "unheard-of", "fish", "old"]
-        if not isinstance(model, StatefulModel):
-            pytest.skip("this kind scores whole sentences")
         states = [model.start()]
         for word in ("the", "old", "man", "likes", "a", "cat", "sees", "the"):
             states.append(model.step(states[-1], word)[1])

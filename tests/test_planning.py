@@ -260,7 +260,7 @@ class TestPlan:
         assert "counting again" not in given.seconds_by_stage
 
     def test_mistakes(self, random_file: Path, tmp_path: Path) -> None:
-        with pytest.raises(SettingsError, match=r"neural model \(rnn\) cannot be planned"):
+        with pytest.raises(SettingsError, match=r"network \(rnn\) cannot be planned"):
             plan(random_file, tmp_path, Settings(model="rnn"))
         with pytest.raises(SettingsError, match="several nodes are for SNM"):
             plan(random_file, tmp_path, Settings(model="kn"), nodes=2)

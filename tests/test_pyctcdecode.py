@@ -213,8 +213,6 @@ def test_wrong_arguments_of_the_adapter(folder: Path) -> None:
         SnmLanguageModel(folder).reset_params(score_boundary=1)
     with pytest.raises(SettingsError, match="gamma is no parameter"):
         SnmLanguageModel(folder).reset_params(gamma=1.0)
-    with pytest.raises(SnmError, match="scores whole sentences only"):
-        SnmLanguageModel(ROOT / "tests" / "golden" / "format3" / "hsme")
     with pytest.raises(SnmError):
         SnmLanguageModel(folder / "missing")
 

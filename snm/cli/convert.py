@@ -67,6 +67,11 @@ def import_arpa(file: str, output: str, force: bool) -> None:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--dev", multiple=True, required=True, help="Held-out text that the weights are fitted to.")
 @click.option("-o", "--output", help="Folder of the mixture to write.")
+@click.option(
+    "--gated",
+    is_flag=True,
+    help="Weights that depend on the context, by a gate that sees the rows of an SNM among the models.",
+)
 @click.option("--test", multiple=True, help="Text to measure the perplexity of the mixture on; without -o.")
 @click.option("--test-file", "test_files", multiple=True,
               help="Probabilities of the test text, for each MODEL that is a file of probabilities.")  # fmt: skip
@@ -76,14 +81,15 @@ def import_arpa(file: str, output: str, force: bool) -> None:
 @import_option
 @json_option
 def mix(
-    models: tuple[str, ...], dev: tuple[str, ...], output: str | None, test: tuple[str, ...],
+    models: tuple[str, ...], dev: tuple[str, ...], output: str | None, gated: bool, test: tuple[str, ...],
     test_files: tuple[str, ...], on_error: str, threads: int | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Mix two or more MODELs linearly, with the weights that are best on held-out text.
 
     A MODEL is a model's folder, an ARPA file, or a file of another program's probabilities of the held-out text: one
     number (or its log10) for each word and sentence end, in order. The models may have different words: each gives a
-    share of its P(<UNK>) to those that it lacks.
+    share of its P(<UNK>) to those that it lacks. With --gated the weights differ by context: a gate that is learned on
+    held-out text weighs the distributions of the models against the rows of an SNM, which must be one of them.
 
     With -o the mixture is written as a model. Without -o, its weights and perplexities are printed; files of
     probabilities need this form.
@@ -91,6 +97,8 @@ def mix(
     from snm import mixing
 
     plain = [model for model in models if mixing.is_probability_file(file_path("a model", model))]
+    if gated and output is None:
+        raise click.UsageError("--gated needs -o: a gate is part of a model")
     if output is None:
         found = mixing.weigh(
             models, dev, test=test, test_files=test_files, threads=chosen_threads(threads), on_error=on_error,
@@ -102,6 +110,16 @@ def mix(
     if plain or test or test_files:
         what = f"{plain[0]} has the probabilities of one text" if plain else "--test and --test-file exclude -o"
         raise click.UsageError(f"{what}; leave out -o to see weights and perplexities, or write a mixture of models")
+    if gated:
+        from snm.hybrids import mix_gated
+
+        hybrid = mix_gated(
+            models, dev, output, force=force, threads=chosen_threads(threads), on_error=on_error,
+            progress=Bars(as_json), notify=notify(as_json=as_json),
+        )  # fmt: skip
+        if as_json:
+            print_json({"model": output, "members": hybrid.manifest["names"], "gate": hybrid.manifest["gate"]})
+        return
     made = mixing.mix(
         models, dev, output, force=force, threads=chosen_threads(threads), on_error=on_error, progress=Bars(as_json),
         notify=notify(as_json=as_json),

@@ -33,9 +33,11 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         print_json(m)
         return
-    describe = {"mixture": _mixture_rows, "sources": _sources_rows, "hsme": _network_rows, "rnn": _network_rows}.get(
-        m["kind"], _model_rows
-    )
+    kinds = {
+        "mixture": _mixture_rows, "sources": _sources_rows, "hybrid": _sources_rows, "hsme": _network_rows,
+        "rnn": _network_rows,
+    }  # fmt: skip
+    describe = kinds.get(m["kind"], _model_rows)
     with manifest.opening(Path(path)):
         rows = [*describe(m), ("size", _size_text(m))]
     rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
@@ -60,7 +62,7 @@ def _mixture_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
 def _sources_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     words = f"{m['vocabulary']['words']:,} words, {'closed' if m['vocabulary']['closed'] else 'open'}"
     rows = [
-        ("sources", ", ".join(m["names"])),
+        ("sources" if m["kind"] == "sources" else "members", ", ".join(m["names"])),
         ("vocabulary", words),
         ("links", f"{m['links']:,} feature-target pairs"),
     ]

@@ -109,7 +109,6 @@ def score(
     the log10 probability, the perplexity, the tokens (words and the sentence end) and the OOVs.
     """
     from snm import parallel
-    from snm.model import StatefulModel
     from snm.text.files import STDIN, BadLines, find_files, line_blocks, names
 
     if tokens and with_ppl:
@@ -118,7 +117,7 @@ def score(
     spelled, threads = spells(model, unk), chosen_threads(threads)
     show = partial(_show_words if tokens else _show_lines, model, spelled=spelled, with_ppl=with_ppl, as_json=as_json)
     for file in find_files(text or [STDIN]):
-        at_once = threads if file != STDIN and isinstance(model, StatefulModel) else 1  # a pipe is answered at once
+        at_once = threads if file != STDIN and model.scores_in_parallel else 1  # a pipe is answered at once
         for shown in parallel.ordered(partial(show, threads=threads // at_once), line_blocks(file, bad), at_once):
             click.echo(shown, nl=False)
             sys.stdout.flush()

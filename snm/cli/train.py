@@ -26,6 +26,7 @@ from snm.cli.terminal import notify
 from snm.cli.warmup import compiling
 
 if TYPE_CHECKING:
+    from snm.baselines.neural.settings import NetworkSettings
     from snm.counted import CountedText
     from snm.progress import Notify
     from snm.settings import Settings
@@ -35,13 +36,14 @@ SUMMARY = ("features", "rows", "links", "network", "parameters", "text", "traini
 option = partial(click.option, cls=GroupedOption)
 # fmt: off
 OPTIONS = [
-    option("--model", type=click.Choice(["snm", "kn", "katz", "sbo", "hsme", "rnn"]), default="snm",
+    option("--model", type=click.Choice(["snm", "kn", "katz", "sbo", "hsme", "rnn", "hybrid"]), default="snm",
         show_default=True,
         help="Sparse non-negative matrix, interpolated Kneser-Ney, Katz, stupid backoff, maximum entropy with a "
-        "hierarchical softmax, or a recurrent network."),
+        "hierarchical softmax, a recurrent network, or a hybrid: an SNM and a network, weighed by context."),
     option("--preset",
         help="Features by name: small, medium, large; the paper's snm2 … snm10, snm5-skip, snm5-skip-only, "
-        "snm10-skip.  [default: small; with --paper snm5]"),
+        "snm10-skip. Or a hybrid: hybrid-small, hybrid, hybrid-large, with networks of 128, 256, 512 units.  "
+        "[default: small; with --paper snm5]"),
     option("--features",
         help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'."),
     option("--order", type=Number(1, 32),
@@ -118,10 +120,10 @@ OPTIONS = [
     option("--merge/--no-merge", group="Estimation", default=True, show_default=True,
         help="One look-up for metafeatures that coincide."),
 
-    option("--hidden", group="Neural models", type=Number(1), default=256, show_default=True,
-        help="Hidden units of a recurrent network."),
-    option("--cell", group="Neural models", type=click.Choice(["rnn", "lstm"]), default="rnn", show_default=True,
-        help="Of a recurrent network."),
+    option("--hidden", group="Neural models", type=Number(1),
+        help="Hidden units of a recurrent network.  [default: 256, or those of the preset]"),
+    option("--cell", group="Neural models", type=click.Choice(["rnn", "lstm"]),
+        help="Of a recurrent network.  [default: rnn; of a hybrid lstm]"),
     option("--softmax", group="Neural models", type=click.Choice(["tree", "adaptive"]),
         help="Output of a recurrent network: a tree of binary decisions, jointly with n-gram features, or an "
         "adaptive softmax.  [default: tree for rnn, adaptive for lstm]"),
@@ -241,7 +243,7 @@ def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool
             find_files(text)
         if not is_url(output):
             ModelWriter(output, force)
-        with compiling("train" if settings.model == "snm" else "kn", as_json, quiet):
+        with compiling("train" if settings.model in ("snm", "hybrid") else "kn", as_json, quiet):
             warmup.compile_training(settings)
 
 
@@ -260,18 +262,22 @@ COUNTING_OPTIONS = ("memory", "partitions")
 
 def _unused_options(options: dict[str, Any]) -> set[str]:
     """Those that have no effect with this model."""
-    model, neural = options["model"], options["model"] in ("hsme", "rnn")
-    unused = set() if model == "snm" else set(SNM_OPTIONS)
+    model, neural = options["model"], options["model"] in ("hsme", "rnn", "hybrid")
+    unused = set() if model in ("snm", "hybrid") else set(SNM_OPTIONS)
+    unused |= {"paper", "document"} if model == "hybrid" else set()
     unused |= set() if model == "snm" or neural else set(TRAINING_OPTIONS)
-    unused |= set(COUNTING_OPTIONS) if neural else set(NEURAL_OPTIONS)
-    unused |= set() if model == "rnn" else set(RNN_OPTIONS)
+    unused |= set(COUNTING_OPTIONS) if model in ("hsme", "rnn") else set()
+    unused |= set() if neural else set(NEURAL_OPTIONS)
+    unused |= set() if model in ("rnn", "hybrid") else set(RNN_OPTIONS)
     unused |= set() if model == "kn" else {"discounts"}
     unused |= {"resume", "size"} if neural else set()
     unused |= set() if options["engine"] in ("ray", "tasks") else {"address"}
     unused |= set() if options["engine"] in ("ray", "tasks") or options["resume"] else {"work"}
     unused |= {"address"} if options["engine"] == "tasks" else set()
-    output = options["softmax"] or ("adaptive" if options["cell"] == "lstm" else "tree")
-    return unused | ({"order", "slots"} if model == "rnn" and output == "adaptive" else set())
+    cell = options["cell"] or ("lstm" if model == "hybrid" else "rnn")
+    adaptive = (options["softmax"] or ("adaptive" if cell == "lstm" else "tree")) == "adaptive"
+    unused |= {"slots"} if model in ("rnn", "hybrid") and adaptive else set()
+    return unused | ({"order"} if model == "rnn" and adaptive else set())
 
 
 def _given_options() -> set[str]:
@@ -311,9 +317,10 @@ NETWORK_SETTINGS = ("cell", "hidden", "softmax", "passes", "rate", "batch", "dro
 def settings_of(options: dict[str, Any], counted: CountedText | None = None) -> Settings:
     """The settings that the options ask for, and a counted text determines."""
     from snm.features.specification import PRESETS
-    from snm.settings import Settings
+    from snm.settings import HYBRIDS, Settings
 
     given = _given_options()
+    options = _with_hybrid_preset(options, given)
     _refuse_unused(options, given)
     preset, features = options["preset"], options["features"]
     if counted is not None and options["model"] == "snm" and not given & {"preset", "features", "order"}:
@@ -321,7 +328,9 @@ def settings_of(options: dict[str, Any], counted: CountedText | None = None) -> 
     if preset is not None and features is not None:
         raise click.UsageError("--preset and --features exclude each other; give one of them")
     if preset is not None and preset not in PRESETS:
-        raise click.BadParameter(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}", param_hint="--preset")
+        raise click.BadParameter(
+            f"no preset {preset!r}; expected one of {', '.join((*PRESETS, *HYBRIDS))}", param_hint="--preset"
+        )
     chosen = {
         "features": preset if features is None else features,
         "vocab": None if options["vocab"] is None else file_path("vocab", options["vocab"]),
@@ -332,17 +341,38 @@ def settings_of(options: dict[str, Any], counted: CountedText | None = None) -> 
     if options["paper"]:
         return _paper_settings(chosen, options, given)
     if options["model"] in ("hsme", "rnn"):
-        from snm.baselines.neural.settings import NetworkSettings
-
-        network = {name: options[name] for name in NETWORK_SETTINGS}
-        return Settings(network=NetworkSettings(checkpoint=options["checkpoint"] * 60, **network), **chosen)
+        return Settings(network=_network_settings(options), **chosen)
     from snm.adjustment.metafeatures import MetafeatureSet
     from snm.adjustment.settings import TrainingSettings
 
-    training = {name: options[name] for name in TRAINING_SETTINGS if options[name] is not None}
+    hybrid = options["model"] == "hybrid"
+    names = [name for name in TRAINING_SETTINGS if not (hybrid and name in NETWORK_SETTINGS)]
+    training = {name: options[name] for name in names if options[name] is not None}
     how = {name: options[name] for name in METAFEATURE_SETTINGS if name != "metafeatures"}
     metafeatures = MetafeatureSet.parse(options["metafeatures"], **how)
+    if hybrid:
+        chosen["network"] = _network_settings(options)
     return Settings(training=TrainingSettings(metafeatures=metafeatures, **training), **chosen)
+
+
+def _with_hybrid_preset(options: dict[str, Any], given: set[str]) -> dict[str, Any]:
+    """The options with those that the preset of a hybrid stands for."""
+    from snm.settings import HYBRID, HYBRIDS
+
+    preset = options["preset"]
+    if preset not in HYBRIDS:
+        return options
+    if "model" in given and options["model"] != HYBRID:
+        raise click.UsageError(f"--preset {preset} is a hybrid; leave out --model {options['model']}")
+    features, hidden = HYBRIDS[preset]
+    return {**options, "model": HYBRID, "preset": features, "hidden": options["hidden"] or hidden}
+
+
+def _network_settings(options: dict[str, Any]) -> NetworkSettings:
+    from snm.baselines.neural.settings import NetworkSettings
+
+    network = {name: options[name] for name in NETWORK_SETTINGS if options[name] is not None}
+    return NetworkSettings(checkpoint=options["checkpoint"] * 60, **network)
 
 
 def _paper_settings(chosen: dict[str, Any], options: dict[str, Any], given: set[str]) -> Settings:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from pathlib import Path
 
-from snm.errors import SettingsError
 from snm.kenlm.engines import Engine, engine_of
 from snm.loading import load
 from snm.model import LanguageModel
@@ -14,11 +13,7 @@ from snm.model import LanguageModel
 
 def engine_for(model: str | Path | LanguageModel) -> Engine:
     """The engine for a model, a model folder or an ARPA file."""
-    opened = model if isinstance(model, LanguageModel) else load(model)
-    try:
-        return engine_of(opened)
-    except SettingsError as error:
-        raise SettingsError(f"cannot decode with {opened.path}: {error}") from None
+    return engine_of(model if isinstance(model, LanguageModel) else load(model))
 
 
 class Prefixes:

@@ -18,12 +18,12 @@ from typing import Any
 
 from snm.baselines.backoff.arpa import ArpaModel
 from snm.baselines.backoff.model import BackoffModel
-from snm.errors import MissingExtra, SettingsError
+from snm.errors import MissingExtra
 from snm.kenlm.histories import ngram_length, null_state, order_of
 from snm.kernels import backoff_states
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.loading import load
-from snm.model import LanguageModel, StatefulModel
+from snm.model import LanguageModel
 from snm.text.files import BadLines, line_blocks
 
 NEVER = -100.0  # log10 probability of words that a model never predicts, as in KenLM
@@ -79,9 +79,9 @@ class BackoffEngine(Engine):
 
 
 class SnmEngine(Engine):
-    """A model whose states are its own: SNM, and mixtures."""
+    """A model whose states are its own: SNM, networks, and mixtures."""
 
-    def __init__(self, model: StatefulModel) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self.model = self._model = model
         self.unknown, self.order = UNKNOWN, order_of(model)
         self.ids = {**model.vocabulary.ids, "<s>": BEGIN, "</s>": END}
@@ -143,11 +143,6 @@ def open_engine(path: bytes, config: Any) -> Engine:
 
 def engine_of(model: LanguageModel) -> Engine:
     """The engine for an open model."""
-    if not isinstance(model, StatefulModel):
-        raise SettingsError(
-            "it scores whole sentences only; expected an SNM or backoff model, or a mixture of them; "
-            "use snm.load(path).score(sentence) for other models"
-        )
     if isinstance(model, ArpaModel):
         return BackoffEngine(model, *_words_of_arpa(model))
     if isinstance(model, BackoffModel) and not model.extractor.has_families:

@@ -18,6 +18,8 @@ from snm.kernels.simd import TILE
 from snm.kernels.states import SCORES, STATES, pointer
 from snm.layouts.beams import BEAM_RECORD
 
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
 
 class TileRows(NamedTuple):
     """The rows of many events: those of template q in tile t are [first[t, q], last[t, q]) of the tile's part."""
@@ -63,6 +65,24 @@ def add_member(targets, scales, matrix, scratch, offset, tiles):
 
 
 @kernel
+def add_distribution(probabilities, template, tiles):
+    """Add a member that is one row of each event, whose sum is one, after those of the members before it."""
+    all_templates = tiles.first.shape[1]
+    for start in range(0, len(probabilities), TILE):
+        tile, filled = start // TILE, np.int64(0)
+        for q in range(template):
+            filled = max(filled, tiles.last[tile, q])
+        tiles.first[tile, template] = filled
+        base = tile * all_templates * TILE
+        for i in range(tiles.first[tile, 0], tiles.last[tile, 0]):  # every event has a row of the empty feature
+            at, event = base + filled, tiles.event[base + i]
+            tiles.event[at], tiles.code[at], tiles.length[at] = event, _ZERO, _ONE
+            tiles.row_sum[at], tiles.weight[at] = _ONE, probabilities[start + np.int64(event)]
+            filled += 1
+        tiles.last[tile, template] = filled
+
+
+@kernel
 def score_tiles(tiles, gate, probabilities):
     """probabilities[k]: P of event k, whose rows are in `tiles`; 0 where there is no event."""
     templates = tiles.first.shape[1]
@@ -86,10 +106,11 @@ def score_tiles(tiles, gate, probabilities):
 
 
 @kernel
-def weigh_members(events, addresses, address, denominators):
+def weigh_members(events, addresses, address, denominators, factors):
     """Weigh the rows that `find` left in the members' records, by the gate of the record at `address`.
 
-    Fills the members' factors, and denominators[c] of each state. addresses: of the members' records, (members,) int64
+    Fills the members' factors, denominators[c] of each state, and factors[m, c] of members that are one row, whose
+    templates come last. addresses: of the members' records, (members,) int64
     """
     joint, offset, i = carray(pointer(address), (1,), BEAM_RECORD)[0], np.int64(0), np.int64(0)
     rows, _ = scratch_of(joint)
@@ -102,6 +123,11 @@ def weigh_members(events, addresses, address, denominators):
                 i = add_row(rows, i, own.event[j], own.code[j], own.length[j], own.row_sum[j], np.float32(0.0))
             rows.last[offset + q] = i
         offset += len(own.first)
+    for q in range(offset, offset + len(factors)):
+        rows.first[q] = i
+        for c in range(events):
+            i = add_row(rows, i, c, _ZERO, _ONE, _ONE, _ZERO)
+        rows.last[q] = i
     mix(events, rows, gate)
     offset = np.int64(0)
     for m in range(len(addresses)):
@@ -110,6 +136,9 @@ def weigh_members(events, addresses, address, denominators):
             for j in range(rows.first[offset + q], rows.last[offset + q]):
                 beam.scale[q, rows.event[j]] = rows.scale[j]
         offset += len(own.first)
+    for m in range(len(factors)):
+        for j in range(rows.first[offset + m], rows.last[offset + m]):
+            factors[m, rows.event[j]] = rows.scale[j]
     for c in range(events):
         denominators[c] = rows.sums[1, c]
 

@@ -57,23 +57,39 @@ def _log_sigmoid(x):
 
 
 @kernel
+def _probability(word, hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up):
+    """P of a word after one context; 0 for a word without a leaf."""
+    up = word_up[word]
+    if up < 0:
+        return 0.0
+    log = 0.0
+    while up >= 0:
+        node = up >> 1
+        score = _score(node, hashes, table, shift, scales, starts, vectors, hidden)
+        log += _log_sigmoid(score if up & 1 else -score)
+        up = node_up[node]
+    return math.exp(log)
+
+
+@kernel
 def score_words(words, hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
     """Fill out[k]: P(words[k]) after the context of hashes[k] and the state hidden[k]; 0 for words without a leaf.
 
     word_up[word] and node_up[node] are steps to their parents, see `snm.baselines.neural.tree.Tree`.
     """
     for k in range(len(words)):
-        up = word_up[words[k]]
-        if up < 0:
-            out[k] = 0
-            continue
-        log = 0.0
-        while up >= 0:
-            node = up >> 1
-            score = _score(node, hashes[k], table, shift, scales, starts, vectors, hidden[k])
-            log += _log_sigmoid(score if up & 1 else -score)
-            up = node_up[node]
-        out[k] = math.exp(log)
+        out[k] = _probability(words[k], hashes[k], table, shift, scales, starts, vectors, hidden[k], word_up, node_up)
+
+
+@kernel
+def score_candidates(words, hashes, table, shift, scales, starts, vectors, hidden, word_up, node_up, out):
+    """Fill out[k, j]: P(words[k, j]) after context k, or of words[0, j] if there is one row of words."""
+    for k in range(len(hidden)):
+        row = words[0 if len(words) == 1 else k]
+        for j in range(len(row)):
+            out[k, j] = _probability(
+                row[j], hashes[k], table, shift, scales, starts, vectors, hidden[k], word_up, node_up
+            )
 
 
 @kernel

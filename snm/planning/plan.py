@@ -29,7 +29,7 @@ from snm.planning.growth import grown
 from snm.planning.sample import Sample, seekable_files, take_sample
 from snm.planning.timing import STAGES, Clock, straight
 from snm.progress import Progress, ignore, silent
-from snm.settings import NEURAL, Settings
+from snm.settings import HYBRID, NEURAL, Settings
 from snm.text import classes
 from snm.text.files import Files
 
@@ -82,8 +82,8 @@ def plan(
         raise SettingsError(f"settings is {shown(settings)}; expected snm.Settings(...)")
     functions(progress=progress)
     nodes, sample = whole_number("nodes", nodes, 1), whole_number("sample", sample, MIN_SAMPLE_BYTES)
-    if settings.model in NEURAL:
-        raise SettingsError(f"the training of a neural model ({settings.model}) cannot be planned; expected another")
+    if settings.model in (HYBRID, *NEURAL):
+        raise SettingsError(f"the training of a network ({settings.model}) cannot be planned; expected another")
     if nodes > 1 and settings.model != "snm":
         raise SettingsError(f"several nodes are for SNM; a model of kind {settings.model!r} is estimated on one")
     files, held_out = seekable_files(sources), None if dev is None else seekable_files(dev)

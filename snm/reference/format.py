@@ -41,7 +41,7 @@ def read_model(path: str | Path) -> Model:
             raise ValueError(f"{path / name}: size or checksum differ from the manifest's")
     kinds: dict[str, type[Model]] = {
         "snm": SnmModel, "backoff": BackoffModel, "hsme": NetworkModel, "rnn": NetworkModel, "mixture": MixtureModel,
-        "sources": SourcesModel,
+        "sources": GatedModel, "hybrid": GatedModel,
     }  # fmt: skip
     return kinds[manifest["kind"]](path, manifest)
 
@@ -294,21 +294,18 @@ def lacking_words(words: Sequence[str], closed: bool, member: Model) -> list[str
     return found + ["<UNK>"] * (member.manifest["vocabulary"]["closed"] and not closed)
 
 
-class MixtureModel(Model):
-    """A weighted sum of models, whose vocabularies may differ."""
+class UnionModel(Model):
+    """A model made of others, whose vocabularies may differ."""
 
     def _read_words(self) -> list[str]:
         self.members = [read_model(self.path / name) for name in self.manifest["members"]]
-        return super()._read_words() if "shares" in self.manifest else self.members[0].words
+        has_words = (self.path / "vocabulary.txt").exists()
+        return super()._read_words() if has_words else self.members[0].words
 
     def _open(self) -> None:
         self.ids = [{word: i for i, word in enumerate(member.words)} for member in self.members]
         closed = self.manifest["vocabulary"]["closed"]
         self.lacking = [lacking_words(self.words, closed, member) for member in self.members]
-
-    def _score(self, context: Context, target: int) -> float:
-        weights: list[float] = self.manifest["weights"]
-        return sum(weight * self.member_score(i, context, target) for i, weight in enumerate(weights))
 
     def member_score(self, i: int, context: Context, target: int) -> float:
         """What a member gives to a word of the union."""
@@ -325,17 +322,21 @@ class MixtureModel(Model):
         return p * (1 - share) if target == UNKNOWN else p
 
 
-class SourcesModel(Model):
-    """SNMs whose rows one gate weighs together."""
+class MixtureModel(UnionModel):
+    """A weighted sum of models."""
+
+    def _score(self, context: Context, target: int) -> float:
+        weights: list[float] = self.manifest["weights"]
+        return sum(weight * self.member_score(i, context, target) for i, weight in enumerate(weights))
+
+
+class GatedModel(UnionModel):
+    """SNMs whose rows one gate weighs together, and in a hybrid other models, each of which is one row."""
 
     def _open(self) -> None:
-        self.members = [read_model(self.path / name) for name in self.manifest["members"]]
-        self.ids = [{word: i for i, word in enumerate(member.words)} for member in self.members]
-        closed, n = self.manifest["vocabulary"]["closed"], 0
-        self.lacking = [lacking_words(self.words, closed, member) for member in self.members]
-        for member in self.members:
-            assert isinstance(member, SnmModel)
-            n += len(member.spec.templates)
+        super()._open()
+        self.order = sorted(range(len(self.members)), key=lambda i: not isinstance(self.members[i], SnmModel))
+        n = sum(len(m.spec.templates) if isinstance(m, SnmModel) else 1 for m in self.members)
         if self.manifest["gate"] is not None:
             units = self.manifest["gate"]["units"]
             w, a, v, b = np.split(self._array("gate"), np.cumsum([n * 4 * units, units, n * units]))
@@ -344,23 +345,29 @@ class SourcesModel(Model):
     def _score(self, context: Context, target: int) -> float:
         rows: list[Row | None] = []
         weights: list[float] = []
-        for member, ids, lacking, share in zip(
-            self.members, self.ids, self.lacking, self.manifest["shares"], strict=True
-        ):
-            assert isinstance(member, SnmModel)
-            found = member.event_rows([ids.get(self.words[token], UNKNOWN) for token in context])
-            word, factor = self.words[target], 1.0
-            if lacking and not member.manifest["vocabulary"]["closed"]:
-                factor = share / len(lacking) if word in lacking else 1 - share if target == UNKNOWN else 1.0
-            own = ids.get(word, UNKNOWN)
-            rows += found
-            weights += [0.0 if row is None else factor * row.weights.get(own, 0.0) for row in found]
+        for i in self.order:
+            for row, weight in self._member_rows(i, context, target):
+                rows.append(row)
+                weights.append(weight)
         scales = [0.0 if row is None else 1.0 for row in rows]
         if self.manifest["gate"] is not None:
             inputs = [None if r is None else (2 ** (r.count_code / 8), len(r.weights), r.row_sum) for r in rows]
             scales = paper.gate_weights(inputs, self.gate)
         y = sum(scale * weight for scale, weight in zip(scales, weights, strict=True))
         return y / sum(scale * row.row_sum for scale, row in zip(scales, rows, strict=True) if row is not None)
+
+    def _member_rows(self, i: int, context: Context, target: int) -> list[tuple[Row | None, float]]:
+        """The rows of a member, and what each gives to a word of the union."""
+        member, ids, lacking = self.members[i], self.ids[i], self.lacking[i]
+        if not isinstance(member, SnmModel):
+            p = self.member_score(i, context, target)
+            return [(Row(0, {target: p}, 1.0), p)]
+        found = member.event_rows([ids.get(self.words[token], UNKNOWN) for token in context])
+        word, share, factor = self.words[target], self.manifest["shares"][i], 1.0
+        if lacking and not member.manifest["vocabulary"]["closed"]:
+            factor = share / len(lacking) if word in lacking else 1 - share if target == UNKNOWN else 1.0
+        own = ids.get(word, UNKNOWN)
+        return [(row, 0.0 if row is None else factor * row.weights.get(own, 0.0)) for row in found]
 
 
 class NetworkModel(Model):

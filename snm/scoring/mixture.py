@@ -15,9 +15,8 @@ import numpy as np
 from snm import manifest
 from snm.arguments import shown
 from snm.errors import FormatError
-from snm.model import LanguageModel, StatefulModel, wrong_state
-from snm.scoring.unions import Words
-from snm.text.spelling import Spelling
+from snm.model import LanguageModel, wrong_state
+from snm.scoring.unions import Words, spelling_of
 
 
 class MixtureModel(LanguageModel):
@@ -44,16 +43,9 @@ class MixtureModel(LanguageModel):
                 for member, share in zip(members, shares, strict=True)
             ]
 
-        self.spelling = self._spelling_of_members()
-
-    def _spelling_of_members(self) -> Spelling | None:
-        """The spelling model of the heaviest member that has one. All members spell with it: then P sums to one."""
-        for i in np.argsort(-self.weights, kind="stable").tolist():
-            spelling: Spelling | None = self.members[i].spelling
-            if spelling is not None:
-                same = self.members[i].vocabulary.lines == self.vocabulary.lines
-                return spelling if same else spelling.outside(self.vocabulary)
-        return None
+        heaviest = np.argsort(-self.weights, kind="stable").tolist()
+        self.spelling = spelling_of([members[i] for i in heaviest], self.vocabulary)
+        self.scores_in_parallel = all(member.scores_in_parallel for member in members)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (os.path.abspath(self.path), self.members)
@@ -74,16 +66,7 @@ class MixtureModel(LanguageModel):
             total += weight * (p if words.same else words.scale * p[words.ids] + words.constant)
         return total
 
-    def faults(self) -> Iterator[tuple[bool, str]]:
-        yield abs(float(self.weights.sum()) - 1) > 1e-6, "the weights do not sum to one"
-        for member in self.members:
-            yield from member.faults()
-
-
-class StatefulMixture(MixtureModel, StatefulModel):
-    """A mixture of stateful models. Its states are the members' states, one after another."""
-
-    members: list[StatefulModel]  # type: ignore[assignment]
+    # -- word by word: a state has the members' states, one after another
 
     @property
     def state_width(self) -> int:
@@ -133,8 +116,7 @@ class StatefulMixture(MixtureModel, StatefulModel):
         steps = [member.step for member in self.members]
         return ends[-1], list(zip(self.weights.tolist(), steps, self._maps, parts, strict=True))
 
-
-def open_mixture(path: str | Path, members: list[LanguageModel]) -> MixtureModel:
-    """The mixture in a folder: a stateful model if all its members are."""
-    stateful = all(isinstance(member, StatefulModel) for member in members)
-    return (StatefulMixture if stateful else MixtureModel)(path, members)
+    def faults(self) -> Iterator[tuple[bool, str]]:
+        yield abs(float(self.weights.sum()) - 1) > 1e-6, "the weights do not sum to one"
+        for member in self.members:
+            yield from member.faults()

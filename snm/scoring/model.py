@@ -23,7 +23,7 @@ from snm.layouts.gate import Gate, gate_size
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END
 from snm.matrix.reading import open_matrix
-from snm.model import IDS, Explanation, Part, StatefulModel, contiguous, wrong_state
+from snm.model import IDS, Explanation, LanguageModel, Part, contiguous, wrong_state
 from snm.scoring.beams import BeamScorer, SnmBeams
 from snm.scoring.texts import TextScorer
 from snm.text.encoding import Sentence, Sentences, Text
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _WRONG_ARGUMENTS = TypeError, ValueError, AttributeError, IndexError, NumbaError
 
 
-class RowModel(StatefulModel):
+class RowModel(LanguageModel):
     """A model made of rows of links, mapped from disk, which the features of an event select."""
 
     kind: str

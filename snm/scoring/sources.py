@@ -1,17 +1,15 @@
-"""Models of several sources: SNMs of one vocabulary each, whose rows one gate weighs together.
+"""Models of several members whose rows one gate weighs together: of several sources, and hybrids.
 
 P(w | h) is the weighed sum of M of w over the rows of all members, divided by that of the row sums. Both are linear in
 the gate's factors, so probabilities sum to one whatever the gate says. The gate sees which rows each member has, and
-their counts: it weighs the sources by context. `snm.sources` makes such models.
+their counts: it weighs the members by context. `snm.sources` makes models of SNMs, one of each source; `snm.hybrids`
+makes hybrids, in which a member may be a model of any kind: its distribution is one more row, whose sum is one.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
-from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +19,6 @@ import numpy as np
 from snm import manifest, parallel, storage
 from snm.arguments import shown
 from snm.errors import FormatError, InputError
-from snm.features.extraction import Extractor
 from snm.kernels import beams as beam_kernels
 from snm.kernels import gate as gate_kernels
 from snm.kernels import matrix as matrix_kernels
@@ -35,67 +32,29 @@ from snm.layouts.beams import BEAM_ARRAYS, BEAM_RECORD, ROW_ARRAYS
 from snm.layouts.gate import Gate, gate_size
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import BEGIN, END
-from snm.model import IDS, Explanation, LanguageModel, Part, StatefulModel, contiguous, wrong_state
+from snm.model import IDS, Explanation, LanguageModel, Part, contiguous, wrong_state
 from snm.scoring.beams import SnmBeams
+from snm.scoring.members import Member, Other, events_of, joined
 from snm.scoring.model import SnmModel
-from snm.scoring.texts import LONG_TEXT, MAX_BYTES, MAX_EVENTS, TextScorer
+from snm.scoring.texts import LONG_TEXT, MAX_BYTES, MAX_EVENTS
 from snm.scoring.unions import Words
 from snm.storage import prefault
 from snm.text.encoding import Sentence, Sentences, Text
-from snm.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from snm.gate.fitting import GateEvents
 
 ROW_BYTES = 24  # of a row in a tile
+WHOLE = "all words before"  # what the row of a member that is no SNM depends on, in explanations
 
 
-class Member:
-    """One SNM among the sources: its rows, for words of the union."""
-
-    def __init__(self, model: SnmModel, name: str, words: Words) -> None:
-        if model.vocabulary.closed and not words.whole:  # another source has the words that it lacks
-            words = replace(words, scale=np.sign(words.scale), constant=np.zeros(len(words.ids)))
-        self.model, self.name, self.words = model, name, words
-        self.extractor, self.matrix = _for_union(model.extractor, words), model.matrix
-        n = self.extractor.n_templates
-        ungated = Gate.of(np.zeros(n, np.float32), n)
-        self.ungated = ungated
-        prune, self.caches = model.manifest["training"]["prune"], self.extractor.cache_reader()
-        self.scorer = TextScorer(self.extractor, self.matrix, ungated, prune, self.caches)
-
-    def ids(self, tokens: np.ndarray) -> np.ndarray:
-        """The ids of tokens in the member's own vocabulary."""
-        return self.words.own(tokens)
-
-    def scales(self, tokens: np.ndarray) -> np.ndarray:
-        """The factor of M of each of these targets, 1 unless the member lacks the word. float32"""
-        if self.words.whole:
-            return np.ones(len(tokens), np.float32)
-        factors: np.ndarray = self.words.scale[tokens].astype(np.float32)
-        return factors
-
-    def keys(self, tokens: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """See `Extractor.keys`; tokens of the union."""
-        begin = max(0, start - self.extractor.span)
-        return self.extractor.keys(self.ids(tokens[begin:stop]), start - begin, stop - begin)
-
-    def find(
-        self, tokens: np.ndarray, start: int, stop: int, targets: np.ndarray | None = None
-    ) -> tuple[np.ndarray, Found]:
-        """Keys and rows of the events whose targets are tokens[start:stop], or `targets`. (templates, events)"""
-        keys, targets = self.keys(tokens, start, stop), tokens[start:stop] if targets is None else targets
-        found = row_kernels.find(keys, self.ids(targets), self.matrix, self.ungated)
-        return keys, found._replace(weight=found.weight * self.scales(targets))
-
-
-class SourcesModel(StatefulModel):
+class SourcesModel(LanguageModel):
     """SNMs of several sources under one gate."""
 
     kind = "sources"
 
     def __init__(self, path: str | Path, members: list[LanguageModel]) -> None:
-        self.path = Path(path)
+        self.path, self.models = Path(path), members
         self.manifest = m = manifest.read(self.path)
         names, shares = m["names"], m["shares"]
         if not members or not len(members) == len(names) == len(shares):
@@ -104,17 +63,24 @@ class SourcesModel(StatefulModel):
             )
         with manifest.opening(self.path):
             self.vocabulary = manifest.read_vocabulary(self.path, m)
-            self.members = [
-                Member(_snm(self.path, model), name, Words.of(model.vocabulary, self.vocabulary, share))
-                for model, name, share in zip(members, names, shares, strict=True)
+            words = [
+                Words.of(model.vocabulary, self.vocabulary, share) for model, share in zip(members, shares, strict=True)
             ]
-            sizes = [member.extractor.n_templates for member in self.members]
+            self.members, self.others = self._sort(list(zip(members, names, words, strict=True)))
+            sizes = [member.templates for member in self.all_members]
             self._offsets = np.cumsum([0, *sizes])
             self.gate = self._open_gate()
         first = self.members[0].matrix
         self._folded = self.gate.folded(int(first.unigram_code), float(first.unigram_links), float(first.unigram_sum))
         self._idle: list[Any] = []
         self._prefaulted = False
+
+    def _sort(self, given: list[tuple[LanguageModel, str, Words]]) -> tuple[list[Member], list[Other]]:
+        """The SNMs, whose rows come first, and the other members."""
+        members = [Member(model, name, words) for model, name, words in given if isinstance(model, SnmModel)]
+        if len(members) != len(given):
+            raise FormatError(f"{self.path} is damaged: a source is no SNM; rebuild the model")
+        return members, []
 
     def _open_gate(self) -> Gate:
         templates, entry = self.templates, self.manifest["gate"]
@@ -129,17 +95,21 @@ class SourcesModel(StatefulModel):
         return Gate.of(flat, templates)
 
     @property
+    def all_members(self) -> list[Member | Other]:
+        return [*self.members, *self.others]
+
+    @property
     def templates(self) -> int:
         """Templates of all members."""
         return int(self._offsets[-1])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (os.path.abspath(self.path), [member.model for member in self.members])
+        return type(self), (os.path.abspath(self.path), self.models)
 
     def __repr__(self) -> str:
-        names = ", ".join(member.name for member in self.members)
+        names = ", ".join(member.name for member in self.all_members)
         links = f"{len(self.vocabulary):,} words, {self.manifest['links']:,} links"
-        return f"<SourcesModel {self.path}: {links} of {names}>"
+        return f"<{type(self).__name__} {self.path}: {links} of {names}>"
 
     # -----------------------------------------------------------------------------------------
     # whole texts
@@ -149,6 +119,7 @@ class SourcesModel(StatefulModel):
             prefault(getattr(member.matrix, name) for member in self.members for name in ARRAYS)
             self._prefaulted = True
         texts = [member.ids(tokens) for member in self.members]
+        alone = [other.probabilities(tokens, threads) for other in self.others]
         event_bytes = sum(m.scorer.bytes_per_event() for m in self.members) + ROW_BYTES * self.templates
         size = max(TILE, min(MAX_EVENTS, MAX_BYTES // event_bytes, -(-len(tokens) // max(1, threads))))
         size = -(-size // TILE) * TILE
@@ -165,6 +136,8 @@ class SourcesModel(StatefulModel):
                 scoring_kernels.look_up(here, member.matrix, scratch)
                 scales = member.scales(tokens[slice(*part)])
                 kernels.add_member(here, scales, member.matrix, scratch, int(offset), tiles)
+            for offset, p in zip(self._offsets[len(self.members) :], alone, strict=False):
+                kernels.add_distribution(p[slice(*part)], int(offset), tiles)
             kernels.score_tiles(tiles, self._folded, probabilities[slice(*part)])
             idle.append((scratches, tiles))
 
@@ -182,7 +155,9 @@ class SourcesModel(StatefulModel):
         """The keys of each member for the event after `context`, and the rows of all. (templates, 1) each"""
         tokens, targets = np.append(context, np.uint32(END)), np.array([target], IDS)
         parts = [member.find(tokens, len(context), len(tokens), targets) for member in self.members]
-        found = _joined([found for _, found in parts])
+        event = np.append(context, targets)
+        alone = [other.rows(other.probabilities(event)[-1:]) for other in self.others]
+        found = joined([*(found for _, found in parts), *alone])
         if len(self._folded.bias):
             row_kernels.weigh(found, gate_kernels.make_rows(self.templates, len(self._folded.bias)), self._folded)
         return [keys for keys, _ in parts], found
@@ -196,6 +171,8 @@ class SourcesModel(StatefulModel):
                 targets, weights = matrix_kernels.read_row(q, keys[q, 0], member.matrix)
                 y[targets] += scale[offset + q] * weights
             total += y if member.words.same else y[member.words.ids] * member.words.scale
+        for offset, other in zip(self._offsets[len(self.members) :], self.others, strict=False):
+            total += scale[offset] * other.distribution(context)
         total /= (scale * found.row_sum[:, 0]).sum()
         return total
 
@@ -215,36 +192,51 @@ class SourcesModel(StatefulModel):
         parts = []
         for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist():
             m = int(np.searchsorted(self._offsets, q, "right")) - 1
-            text = self.members[m].model.feature_text(q - int(self._offsets[m]), self.members[m].ids(tokens[:-1]))
+            member = self.all_members[m]
+            text = WHOLE
+            if isinstance(member, Member):
+                text = member.model.feature_text(q - int(self._offsets[m]), member.ids(tokens[:-1]))
             figures = float(shares[q]), float(row_sums[q] / denominator), float(scale[q])
-            parts.append(Part(text, *figures, self.members[m].name))
+            parts.append(Part(text, *figures, member.name))
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 
     # -----------------------------------------------------------------------------------------
-    # word by word: a state has the ids of the last words, as those of an SNM
+    # word by word: a state has the ids of the last words, as those of an SNM, then the states of the other members
+
+    @cached_property
+    def _span(self) -> int:
+        """Words in a state."""
+        return max(member.extractor.span for member in self.members)
 
     @cached_property
     def state_width(self) -> int:
-        return max(member.extractor.span for member in self.members)
+        return self._span + sum(other.model.state_width for other in self.others)
 
     def start(self) -> bytes:
-        return np.full(self.state_width, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
+        words = np.full(self._span, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
+        return words + b"".join(other.model.start() for other in self.others)
 
     def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
-        number, tag = self._id_of(word), self.vocabulary.tag
+        number = self._id_of(word)
         if type(state) is not bytes or len(state) != 4 * self.state_width:
             raise wrong_state(f"a state of type {type(state).__name__}")
-        states = np.frombuffer(state, IDS).reshape(1, -1)
-        if (states ^ IDS.type(tag)).max() >= len(self.vocabulary):
+        states, ids = np.frombuffer(state, IDS).reshape(1, -1), np.array([[number]], IDS)
+        self._check_words(states)
+        score = float(self._scores(states, ids)[0, 0])
+        after = state[4 : 4 * self._span] + (number ^ self.vocabulary.tag).to_bytes(4, "little")
+        for part, other in zip(self._parts(states), self.others, strict=True):
+            after += other.model.step(part.tobytes(), int(other.words.own(ids)[0, 0]))[1]
+        return score, after
+
+    def _parts(self, states: np.ndarray) -> list[np.ndarray]:
+        """The states of the other members. (n, width) each"""
+        ends = np.cumsum([self._span, *(other.model.state_width for other in self.others)])[:-1]
+        return [np.ascontiguousarray(part) for part in np.split(states, ends, axis=1)[1:]]
+
+    def _check_words(self, states: np.ndarray) -> None:
+        if (states[:, : self._span] ^ IDS.type(self.vocabulary.tag) >= len(self.vocabulary)).any():
             raise wrong_state("a state of another vocabulary")
-        after = state[4:] + (number ^ tag).to_bytes(4, "little")
-        if self._has_families:
-            return float(self._scores(states, np.array([[number]], IDS))[0, 0]), after
-        if number in (BEGIN, self.vocabulary.never_a_target):
-            return math.nan, after
-        p = float(self._beam(states, np.array([[number]], IDS))[0, 0])
-        return math.log10(p) if p > 0 else math.nan, after
 
     @cached_property
     def _has_families(self) -> bool:
@@ -258,15 +250,16 @@ class SourcesModel(StatefulModel):
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
         ids = self._candidates(states, words)
         chosen = self._chosen(chosen, len(states) * ids.shape[-1])
-        after = np.empty((len(chosen), self.state_width), IDS)
+        after = np.empty((len(chosen), self._span), IDS)
         if len(chosen):
-            follower()(contiguous(states, IDS), ids, self.vocabulary.tag, len(self.vocabulary), chosen, after)
-        return after
+            own = np.ascontiguousarray(states[:, : self._span])
+            follower()(own, ids, self.vocabulary.tag, len(self.vocabulary), chosen, after)
+        parts = zip(self._parts(states), self.others, strict=True)
+        return np.hstack([after, *(other.model.follow(part, other.words.own(ids), chosen) for part, other in parts)])
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = super()._candidates(states, words)
-        if (states ^ IDS.type(self.vocabulary.tag) >= len(self.vocabulary)).any():
-            raise wrong_state("a state of another vocabulary")
+        self._check_words(states)
         return ids
 
     def _scores(self, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -275,8 +268,8 @@ class SourcesModel(StatefulModel):
         if not n or not m:
             return np.empty((n, m))
         if self._has_families:
-            flat = np.empty((n, m, self.state_width + 1), IDS)
-            flat[:, :, :-1], flat[:, :, -1] = states[:, None] ^ IDS.type(self.vocabulary.tag), ids
+            flat = np.empty((n, m, self._span + 1), IDS)
+            flat[:, :, :-1], flat[:, :, -1] = states[:, None, : self._span] ^ IDS.type(self.vocabulary.tag), ids
             p = self.probabilities(flat.ravel()).reshape(flat.shape)[:, :, -1]
         else:
             parts = range(0, n, TILE)
@@ -292,9 +285,10 @@ class SourcesModel(StatefulModel):
         try:
             beams = self._idle_beams.pop()
         except IndexError:  # in use by other threads
-            beams = _Beams(self.members, self._folded)
+            beams = _Beams(self.members, len(self.others), self._folded)
+        alone = [other.expand(part, ids) for part, other in zip(self._parts(states), self.others, strict=True)]
         try:
-            return beams.probabilities(states ^ IDS.type(self.vocabulary.tag), ids)
+            return beams.probabilities(states[:, : self._span] ^ IDS.type(self.vocabulary.tag), ids, alone)
         finally:
             self._idle_beams.append(beams)
 
@@ -309,55 +303,47 @@ class SourcesModel(StatefulModel):
         from snm.scoring.adapting import adapt_gate
 
         path = adapt_gate(self, self.gate, sentences, output, **how)
-        members = [SnmModel(path / name) for name in self.manifest["members"]]
-        return SourcesModel(output, list[LanguageModel](members))
+        given = zip(self.models, self.manifest["members"], strict=True)
+        return type(self)(output, [_reopened(model, path / name) for model, name in given])
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         yield not all(np.isfinite(part).all() for part in self.gate), "a weight of the gate is not finite"
-        for member in self.members:
-            yield from member.model.faults()
+        for model in self.models:
+            yield from model.faults()
 
     def gate_events(self, text: Text) -> GateEvents:
         """The rows of a text's events, which a gate is learned on."""
-        return events_of(self.members, text)
-
-
-def events_of(members: list[Member], text: Text) -> GateEvents:
-    """The rows of a text's events in all members, which a gate is learned on."""
-    from snm.gate.fitting import GateEvents
-
-    made, filled = GateEvents.empty(text.events, sum(member.extractor.n_templates for member in members)), 0
-    for start, stop in members[0].extractor.blocks(0, len(text.tokens)):
-        found = _joined([member.find(text.tokens, start, stop)[1] for member in members])
-        filled += made.add(found, filled)
-    return made.first(filled)
+        return events_of(self.members, text, self.others)
 
 
 class _Beams:
     """Records for the kernels that score word by word: one of each member, and one of the gate over all."""
 
-    def __init__(self, members: list[Member], gate: Gate) -> None:
+    def __init__(self, members: list[Member], others: int, gate: Gate) -> None:
         self.members, self.own = members, [SnmBeams(m.extractor, m.matrix, m.ungated, m.caches.layout) for m in members]
         self.addresses = np.array([beams.address for beams in self.own], np.int64)
         self.kernels = [
             kernels.member_kernels(*(a.dtype.name for a in (m.matrix.starts, m.matrix.long_links, m.matrix.singles)))
             for m in members
         ]
-        self.record, self.arrays = _gate_record(sum(m.extractor.n_templates for m in members), gate)
+        self.record, self.arrays = _gate_record(sum(m.templates for m in members) + others, gate)
         self.address = int(self.record.ctypes.data)
+        self.factors = np.empty((others, TILE))
 
-    def probabilities(self, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """states: ids of the union, (n, width); ids: (1 or n, m). (n, m)"""
+    def probabilities(self, states: np.ndarray, ids: np.ndarray, alone: list[np.ndarray]) -> np.ndarray:
+        """states: ids of the union, (n, width); ids: (1 or n, m); alone: P of the other members, (n, m). (n, m)"""
         for member, beams, (find, _) in zip(self.members, self.own, self.kernels, strict=True):
             own = member.ids(states[:, states.shape[1] - member.extractor.span :])
             find(np.ascontiguousarray(own ^ IDS.type(beams.tag)), beams.address)
         denominators = np.empty(len(states))
-        kernels.weigh_members(len(states), self.addresses, self.address, denominators)
+        kernels.weigh_members(len(states), self.addresses, self.address, denominators, self.factors)
         total = np.zeros((len(states), ids.shape[1]))
         for member, beams, (_, add) in zip(self.members, self.own, self.kernels, strict=True):
             weights = np.empty(total.shape)
             add(np.ascontiguousarray(member.ids(ids)), beams.address, weights)
             total += weights if member.words.whole else weights * member.words.scale[ids]
+        for factors, p_alone in zip(self.factors, alone, strict=True):
+            total += factors[: len(states), None] * p_alone
         p: np.ndarray = total / denominators[:, None]
         return p
 
@@ -375,21 +361,12 @@ def _gate_record(templates: int, gate: Gate) -> tuple[np.ndarray, dict[str, np.n
     return record, arrays
 
 
-def _for_union(extractor: Extractor, words: Words) -> Extractor:
-    """The same keys, also before targets that a closed vocabulary lacks: there they are <UNK>, which is no target."""
-    if words.same or not extractor.vocabulary.closed:
-        return extractor
-    made = copy(extractor)
-    lines = extractor.vocabulary.lines.split(b"\n", 3)[-1]
-    made.vocabulary = Vocabulary.of_lines(lines, False, extractor.vocabulary.document)
-    return made
-
-
-def _joined(parts: list[Found]) -> Found:
-    return Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def _snm(path: Path, model: LanguageModel) -> SnmModel:
-    if not isinstance(model, SnmModel):
-        raise FormatError(f"{path} is damaged: a source is no SNM; rebuild the model")
-    return model
+def _reopened(model: LanguageModel, path: Path) -> LanguageModel:
+    """The copy of a member in another folder."""
+    kind, (_, *members) = model.__reduce__()
+    how = [
+        [_reopened(member, path / name) for member, name in zip(given, model.manifest["members"], strict=True)]
+        for given in members
+    ]
+    copied: LanguageModel = kind(path, *how)
+    return copied

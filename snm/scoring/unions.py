@@ -20,7 +20,9 @@ import numpy as np
 
 from snm.errors import SettingsError
 from snm.layouts.tokens import SPECIAL, UNKNOWN
+from snm.model import LanguageModel
 from snm.text.encoding import Text
+from snm.text.spelling import Spelling
 from snm.text.vocabulary import Vocabulary
 
 
@@ -102,3 +104,12 @@ def share_of(vocabulary: Vocabulary, union: Vocabulary, text: Text) -> float:
         counts[UNKNOWN] = 0  # no target
     of_all = counts.sum() if vocabulary.closed else counts[ids == UNKNOWN].sum()
     return (found + 1) / (float(of_all) + 2)
+
+
+def spelling_of(members: Sequence[LanguageModel], union: Vocabulary) -> Spelling | None:
+    """The spelling model of the first member that has one. All members spell with it: then P sums to one."""
+    for member in members:
+        if member.spelling is not None:
+            same = member.vocabulary.lines == union.lines
+            return member.spelling if same else member.spelling.outside(union)
+    return None

@@ -38,6 +38,16 @@ class TreeOutput:
         )
         return out
 
+    def candidates(self, words: np.ndarray, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        texts = np.append(words, np.full((len(words), 1), END, words.dtype), axis=1)
+        hashes = self._hashes(texts.ravel()).reshape(*texts.shape, self.order)[:, -1]
+        out = np.empty((len(states), ids.shape[1]), np.float64)
+        tree_kernels.score_candidates(
+            np.ascontiguousarray(ids), np.ascontiguousarray(hashes), *self.weights, states, self.tree.word_up,
+            self.tree.node_up, out
+        )  # fmt: skip
+        return out
+
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
         hashes = self._hashes(np.append(context, np.uint32(END)))[-1]
         out = np.empty(len(self.tree.word_up), np.float64)

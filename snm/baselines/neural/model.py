@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,15 +12,15 @@ from threadpoolctl import threadpool_limits
 
 from snm import manifest, parallel, storage
 from snm.arguments import choice
+from snm.baselines.neural.layer import RecurrentLayer
+from snm.baselines.neural.products import ROWS_PER_PRODUCT
+from snm.baselines.neural.states import NetworkStates
 from snm.baselines.neural.tree import Tree
 from snm.devices import device_of
 from snm.errors import FormatError
 from snm.layouts.tokens import BEGIN, END
-from snm.model import LanguageModel
+from snm.model import IDS, LanguageModel, wrong_state
 
-ROWS_PER_PRODUCT = 32
-"""Rows of every matrix product, sentences or events. The number is fixed, because products of other shapes round
-differently: the score of a sentence must not depend on the other sentences."""
 TREE_ARRAYS = "word_up", "node_up"
 SENTENCES_PER_CALL = 1024  # without a recurrent layer
 
@@ -59,16 +59,6 @@ def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str
     return made | ({"nodes": [nodes, hidden]} if hidden else {})
 
 
-class Layer(Protocol):
-    """A recurrent layer that runs over ROWS_PER_PRODUCT sentences together, word by word."""
-
-    def start(self) -> tuple[np.ndarray, ...]:
-        """The memory before a sentence; its first array is the hidden state. (ROWS_PER_PRODUCT, hidden) each"""
-
-    def step(self, words: np.ndarray, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """The memory after one more word in each row."""
-
-
 class Output(Protocol):
     """Computes probabilities from hidden states."""
 
@@ -81,11 +71,16 @@ class Output(Protocol):
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
         """P of each word after a context and the state that it led to. (words,) float64"""
 
+    def candidates(self, words: np.ndarray, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """P of words after each state. (n, reach) last words, (n, hidden), and (1 or n, m) to (n, m) float64"""
+
     def faults(self) -> Iterator[tuple[bool, str]]: ...
 
 
 class NeuralModel(LanguageModel):
     """A neural model on disk. `device` is where it scores texts: `cpu` with NumPy, or `cuda` with PyTorch."""
+
+    scores_in_parallel = False
 
     def __init__(self, path: str | Path) -> None:
         self.path, self.device = Path(path), "cpu"
@@ -105,9 +100,10 @@ class NeuralModel(LanguageModel):
             for name, size in sizes.items()
         }
         self.layer, self.output = self._parts()
+        self._states_of = NetworkStates(max(1, self.shape["order"] - 1), self.layer, self.vocabulary.tag)
 
     @abstractmethod
-    def _parts(self) -> tuple[Layer | None, Output]:
+    def _parts(self) -> tuple[RecurrentLayer | None, Output]:
         """The recurrent layer, if there is one, and the output."""
 
     def __repr__(self) -> str:
@@ -139,7 +135,7 @@ class NeuralModel(LanguageModel):
         if self.layer is None:
             return states
         firsts = np.cumsum(lengths) - lengths
-        memory = self.layer.start()
+        memory = self.layer.start(ROWS_PER_PRODUCT)
         for t in range(int(lengths.max()) - 1):
             rows = np.flatnonzero(lengths > t + 1)
             words = np.zeros(ROWS_PER_PRODUCT, np.int64)
@@ -152,6 +148,52 @@ class NeuralModel(LanguageModel):
         tokens = np.append(context, END).astype(np.uint32)
         states = self._states(tokens, np.array([0]), np.array([len(tokens)]))
         return self.output.distribution(tokens[:-1], states[-1])
+
+    # -- word by word
+
+    @property
+    def reach(self) -> int | None:
+        """How many words before a word its probability depends on; None with a recurrent layer: all of them."""
+        return self._states_of.words if self.layer is None else None
+
+    @property
+    def state_width(self) -> int:
+        return self._states_of.width
+
+    def start(self) -> bytes:
+        return self._states_of.start().tobytes()
+
+    def null_state(self) -> bytes:
+        """The state before any word, not even `<S>`."""
+        return self._states_of.null().tobytes()
+
+    def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
+        states, ids = self.state_array([state]), np.array([[self._id_of(word)]], IDS)
+        score = float(self.expand(states, ids)[0, 0])
+        return score, self._states_of.follow(states, ids[0]).tobytes()
+
+    def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        ids = np.atleast_2d(self._candidates(states, words))
+        if not len(states) or not ids.shape[1]:
+            return np.empty((len(states), ids.shape[1]))
+        with threadpool_limits(1, "blas"):
+            p = self.output.candidates(self._states_of.ids(states), self._states_of.hidden(states), ids)
+        p[np.broadcast_to((ids == BEGIN) | (ids == self.vocabulary.never_a_target), p.shape)] = 0
+        with np.errstate(divide="ignore"):
+            return np.where(p > 0, np.log10(p), np.nan)
+
+    def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        ids = np.atleast_2d(self._candidates(states, words))
+        chosen = self._chosen(chosen, len(states) * ids.shape[1])
+        rows, columns = np.divmod(chosen, max(1, ids.shape[1]))
+        with threadpool_limits(1, "blas"):
+            return self._states_of.follow(states[rows], ids[0 if len(ids) == 1 else rows, columns])
+
+    def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
+        ids = super()._candidates(states, words)
+        if (self._states_of.ids(states) >= len(self.vocabulary)).any():
+            raise wrong_state("a state of another vocabulary")
+        return ids
 
     def move_to(self, engine: str) -> None:
         self.device = device_of(choice("engine", engine, ("auto", "cpu", "gpu")))

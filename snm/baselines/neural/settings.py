@@ -18,7 +18,7 @@ MAX_HIDDEN = 1 << 20
 class NetworkSettings:
     """Settings of a neural model. None: chosen by the model and the size of the text."""
 
-    cell: str = "rnn"  # or lstm
+    cell: str | None = None  # rnn or lstm; by default rnn, in a hybrid lstm
     hidden: int = 256  # units
     softmax: str | None = None  # tree, with hashed n-gram features (default for rnn and hsme), or adaptive (for lstm)
     passes: int | None = None
@@ -31,7 +31,8 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         set_whole_numbers(self, hidden=(1, MAX_HIDDEN), passes=(0, None), batch=(1, None), slots=(2, 1 << 40))
         set_real_numbers(self, "checkpoint", "rate", "dropout")
-        choice("cell", self.cell, CELLS)
+        if self.cell is not None:
+            choice("cell", self.cell, CELLS)
         if self.softmax is not None:
             choice("softmax", self.softmax, OUTPUTS)
         if not self.checkpoint >= 0:
@@ -41,10 +42,13 @@ class NetworkSettings:
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise SettingsError(f"dropout is {self.dropout}; expected 0 or more, and below 1")
 
+    def cell_of(self, model: str) -> str:
+        return self.cell or ("lstm" if model == "hybrid" else "rnn")
+
     def output_of(self, model: str) -> str:
         if model == "hsme":
             return "tree"
-        return self.softmax or {"rnn": "tree", "lstm": "adaptive"}[self.cell]
+        return self.softmax or {"rnn": "tree", "lstm": "adaptive"}[self.cell_of(model)]
 
 
 def require_torch() -> None:

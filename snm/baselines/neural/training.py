@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,15 @@ from snm.text.classes import PASSES as CLASS_PASSES
 from snm.text.encoding import Text
 from snm.text.vocabulary import Vocabulary
 
-ORDERS = {"hsme": 5, "rnn": 9}  # those of the benchmark
-PASSES = {"hsme": 2, "rnn": 6}
+ORDERS = {"hsme": 5, "rnn": 9, "hybrid": 5}  # those of the benchmark
+PASSES = {"hsme": 2, "rnn": 6, "hybrid": 6}
 FEATURE_PASSES = 1  # of an RNN: the last ones
 RATES = {"rnn": 0.001, "lstm": 0.002}  # of Adam
 FEATURE_RATE = 0.3  # of AdaGrad
 MAX_EMBEDDING = 512
 STEPS_PER_PASS = 1500
 MIN_BATCH, MAX_BATCH = 256, 32768  # events a step
-SLOTS_PER_TOKEN = {"hsme": 8, "rnn": 16}  # of the table of feature weights; 8 and 25 in the benchmark
+SLOTS_PER_TOKEN = {"hsme": 8, "rnn": 16, "hybrid": 8}  # of the table of feature weights; 8 and 25 in the benchmark
 MIN_SLOTS, MAX_SLOTS = 1 << 16, 1 << 30
 LITTLE_TEXT = 10_000_000  # tokens
 DROPOUT = {"rnn": (0.3, 0.1), "lstm": (0.5, 0.1)}  # on little text, and on more
@@ -39,11 +40,12 @@ DROPOUT = {"rnn": (0.3, 0.1), "lstm": (0.5, 0.1)}  # on little text, and on more
 
 def train_network(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, dev: Text, vocabulary: Vocabulary,
-    writer: ModelWriter, device: str, progress: Progress = silent, notify: Notify = ignore,
+    writer: ModelWriter, output: Path, device: str, progress: Progress = silent, notify: Notify = ignore,
 ) -> dict[str, Any]:  # fmt: skip
     """Train a network on a text and write its arrays; return its entries of the manifest.
 
-    `dev` is the held-out text that chooses the best pass. The checkpoint lies beside `writer.path`.
+    `dev` is the held-out text that chooses the best pass. The checkpoint lies beside `output`, the model that the
+    network is or becomes a part of.
     """
     network, tree = make_network(model, how, order, seed, text, vocabulary, device, progress)
     size = sum(array.size for _, array in network.arrays())
@@ -51,7 +53,7 @@ def train_network(
     notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
     fit = Fit(network, text, dev, settings, progress)
     run = {name: hashlib.sha256(t.tokens.tobytes()).hexdigest()[:16] for name, t in (("text", text), ("dev", dev))}
-    checkpoint = Checkpoint(writer.path, {**run, **asdict(network.shape), **asdict(settings)})
+    checkpoint = Checkpoint(output, {**run, **asdict(network.shape), **asdict(settings)})
     every = how.checkpoint or math.inf
 
     def save() -> None:
@@ -107,9 +109,9 @@ def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> Fi
         passes=passes,
         feature_passes=passes if model == "hsme" else min(FEATURE_PASSES, passes),
         batch=how.batch or int(np.clip(events // STEPS_PER_PASS, MIN_BATCH, MAX_BATCH)),
-        rate=how.rate or RATES[how.cell],
+        rate=how.rate or RATES[how.cell_of(model)],
         feature_rate=(how.rate if model == "hsme" else None) or FEATURE_RATE,
-        dropout=DROPOUT[how.cell][events >= LITTLE_TEXT] if how.dropout is None else how.dropout,
+        dropout=DROPOUT[how.cell_of(model)][events >= LITTLE_TEXT] if how.dropout is None else how.dropout,
         seed=seed,
     )
 
@@ -127,7 +129,7 @@ def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, voca
     return Shape(
         len(vocabulary),
         vocabulary.never_a_target,
-        how.cell if hidden else None,
+        how.cell_of(model) if hidden else None,
         hidden,
         min(hidden, MAX_EMBEDDING),
         output,
