@@ -24,8 +24,8 @@ from common import ROOT, Bench, report, timed
 sys.path.insert(0, str(ROOT))
 import snm
 from snm.decoding import Decoder, build_ctcdecoder
-from snm.memory import resident_bytes
 from snm.rescoring.weights import distance
+from snm.system import resident_bytes
 from tests.channel import LABELS, logits_of, piece_labels, piece_logits_of, plain_words
 
 NOISES = (0.1, 0.2, 0.35)

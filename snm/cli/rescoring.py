@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 @model_argument
 @click.argument("nbest")
 @click.option("-o", "--output", metavar="FILE", help="Where to write the lists, the best hypothesis first: JSON lines, "
-              "or, if it ends in .txt, each utterance's name and best text. Without it, only figures are printed.")  # fmt: skip
+              "or, if it ends in .txt, names and best texts. Without it, only figures are printed.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["nbest", "lattice"]), default="nbest", show_default=True,
-              help="What NBEST is: lists as JSON lines or a Kaldi folder, or lattices as text of OpenFst or Kaldi.")  # fmt: skip
+              help="NBEST is lists, JSON lines or a Kaldi folder, or lattices, text of OpenFst or Kaldi.")  # fmt: skip
 @click.option("--model-weight", cls=GroupedOption, group="Weights", type=float, metavar="X",
               help="Of the model's ln P.  [default: 1]")  # fmt: skip
 @click.option("--old-weight", cls=GroupedOption, group="Weights", type=float, metavar="X",
@@ -54,9 +54,9 @@ def rescore_command(
 ) -> None:  # fmt: skip
     """Weigh the hypotheses of a recogniser anew with MODEL.
 
-    NBEST has lines such as {"id": "a", "nbest": [{"text": "some words", "acoustic": -1.5, "language": -2.0}], "reference":
-    "some words"}, with natural logarithms; language and reference may be missing. A Kaldi folder has the files
-    words_text, ac_cost and, if it is used, lm_cost. A hypothesis scores acoustic + X ln P(text) + X language + X words.
+    NBEST has lines such as {"id": "a", "nbest": [{"text": "some words", "acoustic": -1.5, "language": -2.0}],
+    "reference": "some words"}, with natural logarithms; language and reference may be missing. A Kaldi folder has the
+    files words_text, ac_cost and perhaps lm_cost. A hypothesis scores acoustic + X ln P(text) + X language + X words.
     """
     from snm.errors import SettingsError
     from snm.rescoring import Weights, rescore_file
