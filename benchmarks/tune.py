@@ -2,8 +2,9 @@
 
     python benchmarks/tune.py CORPUS [PRESET ...] [--words N] [--seconds N] [--json FILE]
 
-CORPUS is a folder with train, valid and test text, as for `quality.py`. Settings are chosen on parts of the first N
-words of the training text; perplexities are those of the valid and test text, with the default and the chosen settings.
+CORPUS is a folder with train, valid and test text, as for `quality.py`. Settings for the first N words of the training
+text are chosen by the valid text. Perplexities are those of the valid and test text, with the default and the chosen
+settings.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        text, seen = Path(name) / "text", 0
+        text, seen, valid = Path(name) / "text", 0, text_of(options.corpus, "valid")
         with open(text, "w") as file:
             for line in as_lines(text_of(options.corpus, "train")):
                 if seen < options.words:
@@ -36,7 +37,7 @@ def main() -> None:
                 seen += len(line.split()) + 1
         for preset in options.presets:
             settings = snm.Settings(features=preset)
-            tuned = snm.tune([text], settings, seconds=options.seconds, notify=print)
+            tuned = snm.tune([text], settings, seconds=options.seconds, dev=[valid], notify=print)
             for chosen in (settings, tuned.settings):
                 with snm.train(text, Path(name) / "model", chosen, force=True) as model:
                     found = {

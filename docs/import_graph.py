@@ -34,6 +34,7 @@ ROOMS: list[list[str]] = [
     ["engines"],
     ["disk", "counted", "resuming", "filtering"],
     ["preparing"],
+    ["folding"],
     ["pipeline", "integrations", "decoding", "rescoring"],
     ["exporting"],
     ["reproduction", "demo", "warmup", "planning", "adapting"],

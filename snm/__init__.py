@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from snm import kenlm as kenlm
     from snm.adapting import adapt as adapt
     from snm.adjustment.metafeatures import MetafeatureSet as MetafeatureSet
+    from snm.adjustment.registered import metafeature as metafeature
     from snm.adjustment.settings import TrainingSettings as TrainingSettings
     from snm.baselines.backoff.arpa import import_arpa as import_arpa
     from snm.baselines.backoff.model import BackoffModel as BackoffModel
@@ -94,6 +95,7 @@ _HOME = {
     "import_arpa": "baselines.backoff.arpa",
     "load": "loading",
     "merge_counts": "counted",
+    "metafeature": "adjustment.registered",
     "mix": "mixing",
     "paper_settings": "settings",
     "plan": "planning.plan",

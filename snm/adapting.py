@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from snm.engines.cpu import PROGRAM_BYTES
 from snm.errors import InputError, SettingsError
 from snm.gate.fitting import GateEvents
 from snm.layouts.gate import Gate
-from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
+from snm.layouts.tokens import BEGIN, SPECIAL, UNKNOWN
 from snm.loading import load
+from snm.manifest import write_spelling
 from snm.model import LanguageModel
 from snm.pipeline import train_source
 from snm.progress import Notify, Progress, ignore, silent
@@ -37,7 +37,8 @@ from snm.storage import ModelWriter, link_files, remove_folder
 from snm.system import default_threads
 from snm.text.encoding import Text, count_words, encode_files, read_corpus
 from snm.text.files import Sources, are_given, names
-from snm.text.sampling import sample_sentences, split_sentences
+from snm.text.sampling import folds_of, sample_sentences, split_sentences
+from snm.text.spelling import RareWords, spans_of, words_to_learn
 from snm.text.vocabulary import Vocabulary
 
 BASE = "base"  # the name of a model that had no sources
@@ -89,6 +90,8 @@ def _settings_for(model: SnmModel | SourcesModel, **given: Any) -> Settings:
     first = _members(model)[0]
     if first.spec.caches:
         raise SettingsError(f"{model.path} has a cache, which several sources cannot have; give dev instead of text")
+    if model.vocabulary.fields:
+        raise SettingsError(f"{model.path} has fields, which several sources cannot have; give dev instead of text")
     return Settings(
         features=first.spec.text, prune=max(1, first.manifest["training"]["prune"]), closed=model.vocabulary.closed,
         document=model.vocabulary.document, engine="cpu", **given,
@@ -116,7 +119,7 @@ def _join_text(
             )  # fmt: skip
         if not whole.events:
             raise InputError(f"{names(text)}: no words; expected text of the new domain, one sentence a line")
-        joining = _Joining(model, words, whole.documents is not None, writer, work)
+        joining = _Joining(model, words, writer, work)
         if dev is None:
             events, shares = joining.folds(whole)
         own = joining.train(whole, f"member{len(known)}", work.progress)
@@ -132,7 +135,8 @@ def _join_text(
             link_files(Path(os.path.abspath(member.path)), writer.folder / f"member{i}")
         linked = [load(writer.folder / f"member{i}") for i in range(len(known))]
         models = [member for member in (*linked, own) if isinstance(member, SnmModel)]
-        write(writer, union, [*known, name], models, shares, learned, s.threads)
+        spelling = joining.spell(whole, union)
+        write(writer, union, [*known, name], models, shares, learned, s.threads, more=spelling)
     return load(output)
 
 
@@ -159,7 +163,6 @@ class _Joining:
 
     model: SnmModel | SourcesModel
     words: Vocabulary
-    documents: bool
     writer: ModelWriter
     work: Work
 
@@ -194,6 +197,17 @@ class _Joining:
         vocabulary = Vocabulary(words, closed=self.words.closed, document=self.words.document)
         return replace(text, tokens=ids[text.tokens]), vocabulary
 
+    def spell(self, text: Text, union: Vocabulary) -> dict[str, Any]:
+        """Write the spelling model of the union, of the rare words of the model's texts and of this one."""
+        rare, known = RareWords(), self.model.spelling
+        rare.add(*spans_of(known.words if known is not None else b""))
+        ids, counts = union.ids_of(self.words.words), count_words(text, len(self.words))
+        words = zip(self.words.words, ids.tolist(), counts.tolist(), strict=True)
+        new = [word for word, i, n in words if n and i == UNKNOWN]
+        rare.add(*spans_of("".join(f"{word}\n" for word in new).encode()))
+        of_union = np.bincount(ids, counts, len(union))
+        return write_spelling(self.writer.folder, words_to_learn(rare.lines, of_union, union), union)
+
     def look(self, own: SnmModel, union: Vocabulary, text: Text) -> tuple[GateEvents, list[float]]:
         """The rows of a held-out text, of the union's words, and the share that each member gives to words it lacks."""
         models = [*self.bases, own]
@@ -204,7 +218,7 @@ class _Joining:
         """The same of the text itself: of parts of it, each with the counts of the rest."""
         found, shares = [], []
         with self.work.progress("folds", FOLDS) as advance:
-            for rest, held_out in _parts(text, self.documents):
+            for rest, held_out in _parts(text):
                 events, given = self._fold(rest, held_out)
                 found.append(events)
                 shares.append(given)
@@ -222,7 +236,7 @@ class _Joining:
         return found
 
 
-def _parts(text: Text, documents: bool) -> Iterator[tuple[Text, Text]]:
+def _parts(text: Text) -> Iterator[tuple[Text, Text]]:
     """(the rest, a held-out part) of a text: FOLDS times or, where that is enough to hold out, once."""
     begins = np.flatnonzero(text.tokens == BEGIN)
     if len(begins) < 2:
@@ -231,13 +245,5 @@ def _parts(text: Text, documents: bool) -> Iterator[tuple[Text, Text]]:
         yield split_sentences(text, MAX_DEV)
         return
     folds = min(FOLDS, len(begins))
-    ends = np.append(begins, len(text.tokens))[np.linspace(0, len(begins), folds + 1).astype(int)]
-    for begin, end in pairwise(ends.tolist()):
-        rest = np.concatenate([text.tokens[:begin], text.tokens[end:]])
-        held_out = _text_of(text.tokens[begin:end], documents)
-        yield _text_of(rest, documents), sample_sentences(held_out, MAX_DEV // folds, 1)
-
-
-def _text_of(tokens: np.ndarray, documents: bool) -> Text:
-    sentences, segments = int(np.count_nonzero(tokens == END)), int(np.count_nonzero(tokens == BEGIN))
-    return Text(tokens, sentences, segments if documents else None)
+    for rest, held_out in folds_of(text, folds):
+        yield rest, sample_sentences(held_out, MAX_DEV // folds, 1)

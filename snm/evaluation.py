@@ -18,7 +18,7 @@ from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.loading import is_arpa, load
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
-from snm.text.encoding import Text, encode_files
+from snm.text.encoding import Text, are_targets, encode_files
 from snm.text.files import Sources, are_given
 
 SUM_TOLERANCE = 1e-5
@@ -39,7 +39,7 @@ def speed(path: str | Path, sources: Sources) -> float:
         model.probabilities(text)
         seconds = time.perf_counter() - begun
         if seconds > SPEED_SECONDS or n >= len(ends):
-            return float(np.count_nonzero(text != BEGIN) / seconds)
+            return float(np.count_nonzero(are_targets(text, model.vocabulary.first_field)) / seconds)
         n *= 4
 
 
@@ -83,7 +83,7 @@ def _choose_contexts(text: Text, contexts: int, seed: int) -> tuple[np.ndarray, 
     begins = np.flatnonzero(tokens == BEGIN)
     starts = np.repeat(begins, np.diff(np.append(begins, len(tokens))))
     random = np.random.default_rng(seed)
-    targets = np.flatnonzero(tokens != BEGIN)
+    targets = np.flatnonzero(text.targets())
     pools = [targets[tokens[targets - 1] == BEGIN], targets[tokens[targets - 1] == UNKNOWN]]
     chosen = [random.choice(pool, min(len(pool), contexts // 10), replace=False) for pool in pools]
     rest = max(0, contexts - sum(map(len, chosen)))

@@ -73,6 +73,8 @@ def check_members(members: Sequence[LanguageModel], paths: Sequence[Path]) -> No
             "same after every context"
         )
     for member, path in zip(members, paths, strict=True):
+        if member.vocabulary.fields:
+            raise SettingsError(f"{member.path} has fields of lines, which a hybrid cannot have; mix models without")
         if isinstance(member, SnmModel) and member.spec.caches:
             raise SettingsError(f"{path} has a cache, which a member of a hybrid cannot have; train it without one")
 

@@ -35,7 +35,7 @@ _ROWS = {
 _NETWORK = {
     "network": {
         "words": SIZE, "never_a_target": SIZE, "cell": (None, "rnn", "lstm"), "hidden": SIZE, "embedding": SIZE,
-        "softmax": ("tree", "adaptive"), "order": range(1 << 10), "slots": SIZE,
+        "softmax": ("tree", "adaptive", "classes"), "order": range(1 << 10), "slots": SIZE,
     },
     "arrays": {"*": [SIZE]},
     "parameters": SIZE,
@@ -58,7 +58,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "hybrid": _GATED,
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
-EXTENSIONS: tuple[str, ...] = ("cache", "orphans", "union")
+EXTENSIONS: tuple[str, ...] = ("cache", "fields", "orphans", "union")
 """What a model's entry `requires` may name: parts of the format without which a reader would give wrong answers."""
 SPELLING = "spelling.txt"
 SPELLING_ENTRY = {"order": range(2, MAX_ORDER + 1), "words": SIZE, "known": float}

@@ -167,6 +167,11 @@ class _Union:
 
     @classmethod
     def of(cls, members: list[LanguageModel], dev: Sources, on_error: str, notify: Notify) -> _Union:
+        for member in members:
+            if member.vocabulary.fields:
+                raise SettingsError(
+                    f"{member.path} has fields of lines, which a mixture cannot have; mix models without"
+                )
         vocabulary = union_of([member.vocabulary for member in members])
         text = _encoded(dev, vocabulary, on_error, notify)
         shares = [share_of(member.vocabulary, vocabulary, text) for member in members]

@@ -19,7 +19,7 @@ from snm.errors import ClosedModel, InputError, SettingsError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.text.encoding import Sentence, Sentences, Text, as_lines, encode_files, encode_sentences
 from snm.text.spelling import Spelling
-from snm.text.vocabulary import Vocabulary, split_words
+from snm.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,12 @@ class LanguageModel(ABC):
         scored: list[list[tuple[str, float]]] = []
         k = 0
         for line in lines:
-            words = split_words(line)
-            if not words:
+            values, words = self.vocabulary.split(line)
+            if not values and not words:
                 scored.append([])
                 continue
-            end = k + len(words) + 2
-            scored.append(list(zip([*words, "</S>"], logs[k + 1 : end], strict=True)))
+            end = k + len(values) + len(words) + 2
+            scored.append(list(zip([*words, "</S>"], logs[k + 1 + len(values) : end], strict=True)))
             k = end
         return scored
 
@@ -233,7 +233,7 @@ class LanguageModel(ABC):
         begun = time.perf_counter()
         p = self.probabilities(text.tokens, threads=threads)
         seconds = time.perf_counter() - begun
-        target = text.tokens != BEGIN
+        target = text.targets()
         known = text.tokens[target] != UNKNOWN
         with np.errstate(divide="ignore"):
             logs = np.log(p[target])
@@ -274,11 +274,16 @@ class LanguageModel(ABC):
         raise SettingsError(f"only an SNM can be moved to a device; {self.path} is not one")
 
     def context(self, text: Sentence) -> np.ndarray:
-        """`<S>` and the ids of the words of `text`."""
-        return np.concatenate([[BEGIN], self.vocabulary.ids_of(self._words(text))]).astype(IDS)
+        """`<S>` and the ids of the words of `text`, and of the fields before them."""
+        values, words = self._split(text)
+        return np.concatenate([[BEGIN], self.vocabulary.ids_of([*values, *words])]).astype(IDS)
+
+    def _split(self, sentence: Sentence) -> tuple[list[str], list[str]]:
+        """The values of fields before a sentence, and its words."""
+        return self.vocabulary.split(next(as_lines([sentence], self.vocabulary)))
 
     def _words(self, sentence: Sentence) -> list[str]:
-        return split_words(next(as_lines([sentence], self.vocabulary)))
+        return self._split(sentence)[1]
 
     def next_words(self, text: Sentence = "", *, k: int = 10) -> list[tuple[str, float]]:
         """The k most probable words after `text`, the beginning of a sentence; the most probable first."""

@@ -23,7 +23,8 @@ from snm import devices, disk, engines
 from snm.adjustment.events import TrainingEvents
 from snm.adjustment.function import AdjustmentFunction
 from snm.adjustment.held_out import HeldOut
-from snm.adjustment.settings import MAX_DEFAULT_SLOTS
+from snm.adjustment.settings import MAX_DEFAULT_SLOTS, TrainingSettings
+from snm.adjustment.statistics import ROW_BYTES
 from snm.adjustment.training import TrainingReport, train_adjustment
 from snm.arguments import file_path, flag, functions, shown
 from snm.baselines.backoff.estimation import Estimator, estimate
@@ -42,6 +43,7 @@ from snm.engines import Engine
 from snm.engines.cpu import PROGRAM_BYTES, partition_bytes
 from snm.errors import SettingsError
 from snm.features.extraction import Extractor
+from snm.folding import fold_events
 from snm.gate.events import gate_events
 from snm.gate.fitting import MIN_EVENTS, PASSES, GateEvents, GateReport
 from snm.hybrids import write_hybrid
@@ -81,6 +83,7 @@ from snm.text.vocabulary import Vocabulary
 GATE_SHARE = 0.25  # of the memory, for held-out events
 MIN_EVENTS_FOR_THREADS = 1_000_000  # below, one thread trains: it takes seconds, and the result is reproducible
 MIN_EVENTS_FOR_FORECAST = 1_000_000  # of the disk; below, it takes little
+MIN_SLOTS = 1 << 16  # of the table of weights, beside diversities
 DIVERGED_LOSS = 100.0  # nats an event: far beyond the loss of any model
 CLASS_STORE = "class-counts"  # folder of counts in that of the model, while it is trained
 
@@ -141,6 +144,8 @@ def train(
     elif sources is None:
         raise SettingsError("no text given; expected text, or counts=...")
     _check(settings, dev)
+    if settings.fields and (isinstance(sources, Mapping) or counted is not None):
+        raise SettingsError("fields are for one text; a model of several sources, and stored counts, have none")
     if settings.size is not None and settings.model != "snm":
         how = {"counts": counted, "dev": dev, "progress": progress, "notify": notify}
         return _train_to_size(sources, output, settings, flag("force", force), how)
@@ -236,6 +241,8 @@ def count_text(
     functions(progress=progress, notify=notify)
     if settings.vocab is None:
         raise SettingsError("counts need a given vocabulary, to be added to others; give vocab (snm vocab writes one)")
+    if settings.fields:
+        raise SettingsError("fields are for training; counts that add have a given vocabulary, without their values")
     if settings.resume:
         raise SettingsError("resume is for training; count the text in parts, and add them with merge_counts")
     if settings.model != "snm":
@@ -270,6 +277,8 @@ def _check(settings: Settings, dev: Sources | None) -> None:
         raise SettingsError("a cache has no weight without a gate; leave out the cache, or gate=0 (--gate 0)")
     if dev is not None and settings.model not in ("snm", HYBRID, *NEURAL):
         raise SettingsError(f"held-out text is for SNM and neural models; {settings.model!r} does not use it")
+    if dev is not None and settings.folds:
+        raise SettingsError("the gate is learned from folds of the text or from the dev text; leave out one of both")
     if dev is not None and are_files(dev):
         find_files(dev)
     if settings.model in (HYBRID, *NEURAL):
@@ -289,6 +298,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
     check_size(job, extractor)
+    gate = fold_gate(job, texts, extractor) if texts.folds else None
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
@@ -299,7 +309,8 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     pages, kept = shrink(job, extractor, build(job, engine, extractor, adjustment, counted))
     again = adjustment if texts.counted_again else None
     del adjustment  # the gate needs its memory
-    gate = fit_gate(job, engine, extractor, pages, texts.gate)
+    if not texts.folds:
+        gate = slice_gate(job, engine, extractor, pages, texts.gate)
     if gate is None and extractor.spec.caches:
         job.notify("the model has no cache, because it has no gate that would weigh it")
     if again is not None:
@@ -309,8 +320,9 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
         for name in ARRAYS:
             job.writer.drop(name)
         counted = count(job, engine, texts.whole, extractor, count_words(texts.whole, len(vocabulary)), None)
+        again.measure(counted.unigrams, counted.store, job.settings.threads)
         pages, kept = shrink(job, extractor, build(job, engine, extractor, again, counted))
-    finish_snm(job, extractor, counted, figures, pages, training, gate, kept)
+    finish_snm(job, extractor, counted, figures, pages, training, gate, texts.folds, kept)
 
 
 def stages_of(settings: Settings, texts: Texts) -> list[str]:
@@ -321,6 +333,7 @@ def stages_of(settings: Settings, texts: Texts) -> list[str]:
     return [
         "reading",
         *(["word classes"] if settings.spec.has_classes else []),
+        *(["folds", "gating"] if texts.folds else []),
         *(["forecasting"] if texts.train.events >= MIN_EVENTS_FOR_FORECAST else []),
         count,
         *(["training"] if settings.training.passes else []),
@@ -480,10 +493,14 @@ def adjust(
 ) -> tuple[AdjustmentFunction, dict[str, Any]]:
     """Learn the adjustment function; its entry of the manifest."""
     s = job.settings
-    slots = s.training.table_slots(counted.links, engine.max_slots)
-    limited = ", as many as fit into memory" if slots == engine.max_slots < MAX_DEFAULT_SLOTS else ""
+    most = engine.max_slots - diversity_bytes(s.training, counted) // s.training.bytes_per_slot
+    if most < MIN_SLOTS:
+        raise SettingsError("the diversity of all features does not fit into --memory; give more, or leave it out")
+    slots = s.training.table_slots(counted.links, most)
+    limited = ", as many as fit into memory" if slots == most < MAX_DEFAULT_SLOTS else ""
     job.notify(f"{counted.rows:,} features, {counted.links:,} links; {slots:,} slots for metafeature weights{limited}")
     adjustment = engine.adjustment(extractor, s.training, slots)
+    adjustment.measure(counted.unigrams, counted.store, s.threads)
     if found := job.kept.load("adjustment"):
         training, arrays = found
         adjustment.restore(arrays["weights"])
@@ -505,6 +522,13 @@ def adjust(
     if job.kept.folder is not None:
         job.kept.save("adjustment", training, weights=adjustment.weights())
     return adjustment, training
+
+
+def diversity_bytes(training: TrainingSettings, counted: Counted) -> int:
+    """Memory of the diversity of all features, where metafeatures need it."""
+    if not training.metafeatures.has_diversity:
+        return 0
+    return ROW_BYTES * int((counted.store.rows_by_type - counted.store.singles_by_type).sum())
 
 
 def _held_out_rows(
@@ -567,7 +591,7 @@ def shrink(job: Job, extractor: Extractor, pages: dict[str, Any]) -> tuple[dict[
     return prune_written(job.writer, extractor, pages, s.size, s.gate, s.threads, job.progress, job.notify)
 
 
-def fit_gate(
+def slice_gate(
     job: Job, engine: Engine, extractor: Extractor, pages: dict[str, Any], text: Text | None
 ) -> tuple[np.ndarray, GateReport] | None:
     """Learn the gate on held-out text; None where there is too little text, or where it does not help."""
@@ -579,7 +603,26 @@ def fit_gate(
         return None
     most = int(GATE_SHARE * s.memory) // GateEvents.bytes_needed(extractor.n_templates + len(extractor.spec.caches))
     held_out = sample_sentences(text, most, s.seed)
-    events = gate_events(extractor, open_matrix(job.writer.load, pages, extractor), held_out)
+    return fit_gate(job, engine, gate_events(extractor, open_matrix(job.writer.load, pages, extractor), held_out))
+
+
+def fold_gate(job: Job, texts: Texts, extractor: Extractor) -> tuple[np.ndarray, GateReport] | None:
+    """Learn the gate on the training text itself, in folds; None where it does not help."""
+    if found := job.kept.load("gate"):
+        return found[1]["gate"], GateReport(**found[0])
+    events = fold_events(job, texts.whole, extractor.vocabulary, extractor.classes, texts.folds, train_source)
+    if len(events) < MIN_EVENTS:
+        job.notify(f"{len(events):,} tokens are too few for a gate; at least {MIN_EVENTS:,} are needed")
+        return None
+    made = fit_gate(job, engines.make(job.settings, len(events), job.progress, ignore), events)
+    if made is not None:
+        job.kept.save("gate", asdict(made[1]), gate=made[0])
+    return made
+
+
+def fit_gate(job: Job, engine: Engine, events: GateEvents) -> tuple[np.ndarray, GateReport] | None:
+    """Learn the gate on the rows of held-out events; None where it does not help."""
+    s = job.settings
     with job.progress("gating", PASSES * len(events)) as bar:
         flat, report = engine.fit_gate(events, s.gate, s.seed, bar)
     steps = f"{report.ungated:.2f} → {min(report.perplexities):.2f}"
@@ -672,18 +715,20 @@ def _train_hybrid(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | N
 
 def finish_snm(
     job: Job, extractor: Extractor, counted: Counted, figures: dict[str, Any], pages: dict[str, Any],
-    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None, kept: Pruned | None = None,
+    training: dict[str, Any], gate: tuple[np.ndarray, GateReport] | None, folds: int, kept: Pruned | None = None,
 ) -> None:  # fmt: skip
     """Write what is left of an SNM, and give the folder its name."""
     described = None
     if gate is not None:
         flat, report = gate
         job.writer.array("gate", "<f4").append(flat)
-        described = {"units": job.settings.gate, **asdict(report)}
+        described = {"units": job.settings.gate, "folds": folds, **asdict(report)}
     counted.store.remove()
     how: dict[str, Any] = {"text": figures, "pages": pages, "training": training, "gate": described}
     if extractor.spec.caches:
         how["requires"] = ["cache"]
+    if extractor.vocabulary.fields:
+        how["requires"] = ["fields"]
     if job.settings.tuning is not None:
         how["tuning"] = job.settings.tuning
     rows_by_type = counted.rows_by_type[: len(extractor.spec.types)]

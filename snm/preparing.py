@@ -59,6 +59,7 @@ class Texts:
     fitted: Text | None = None  # the multinomial loss is learned on it
     dev: Text | None = None  # training stops by its perplexity
     gate: Text | None = None  # the gate is learned on it
+    folds: int = 0  # of the training text, that the gate is learned on instead; see `snm.folding`
 
     @property
     def counted_again(self) -> bool:
@@ -77,7 +78,7 @@ def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
             threads = min(s.threads, s.memory // READER_BYTES)
             text, vocabulary = read_corpus(
                 sources, s.min_count, s.max_words, s.closed, bar, s.document, threads, job.writer.spool, s.on_error,
-                memory, job.notify, job.rare,
+                memory, job.notify, job.rare, s.fields,
             )  # fmt: skip
         else:
             vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, memory, job.notify)
@@ -98,7 +99,9 @@ def _kept_text(job: Job, found: Stage) -> tuple[Text, Vocabulary]:
     figures, arrays = found
     words = arrays["words"].tobytes().split(b"\n", 3)[-1]  # without <S>, </S> and <UNK>
     job.rare.add(*spans_of(arrays["rare"].tobytes()))
-    return Text(arrays["tokens"], **figures), Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
+    vocabulary = Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
+    first_field = vocabulary.first_field if vocabulary.fields else None
+    return Text(arrays["tokens"], **figures, first_field=first_field), vocabulary
 
 
 def read_counted(job: Job) -> tuple[Text, Vocabulary]:
@@ -143,6 +146,8 @@ def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) 
     multinomial = s.training.loss == "multinomial"
     if dev is None and not s.gate and not multinomial:
         return Texts(text, text)
+    if folds := folds_for(s, text, dev is not None):
+        return Texts(text, text, folds=folds)
     given = None if dev is None else (text, given_text(job, dev, vocabulary))
     train, held_out = given or slice_off(job, text, vocabulary, multinomial)
     if held_out is None:
@@ -153,6 +158,29 @@ def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) 
         return Texts(train, text, fitted=held_out)
     fitted, rest = split_sentences(held_out, held_out.events // 5)
     return Texts(train, text, fitted, rest, rest)
+
+
+def without_new_words(job: Job, held_out: Text, rest: Text, vocabulary: Vocabulary) -> Text:
+    """A part of the text with `<UNK>` for words that are rare in the rest.
+
+    They are in the vocabulary only because the part belongs to the text.
+    """
+    if job.settings.vocab is not None or job.counts is not None:
+        return held_out
+    rare = count_words(rest, len(vocabulary)) < job.settings.min_count
+    rare[: UNKNOWN + 1] = False
+    rare[vocabulary.first_field :] = False
+    return replace(held_out, tokens=np.where(rare[held_out.tokens], np.uint32(UNKNOWN), held_out.tokens))
+
+
+def folds_for(settings: Settings, text: Text, dev_given: bool) -> int:
+    """How many folds of the text the gate is learned from; 0 if it is learned from other held-out text."""
+    if settings.folds is not None:
+        if settings.folds > text.segments:
+            what = "sentences" if text.documents is None else "documents"
+            raise InputError(f"{settings.folds} folds of a text of {text.segments:,} {what}; ask for fewer (folds)")
+        return settings.folds
+    return 0
 
 
 def given_text(job: Job, dev: Sources, vocabulary: Vocabulary) -> Text:
@@ -179,10 +207,6 @@ def slice_off(job: Job, text: Text, vocabulary: Vocabulary, required: bool) -> t
         job.notify(f"{text.events:,} tokens are too few to hold some out for a gate; give --dev to have one")
         return text, None
     rest, end = split_sentences(text, wanted)
-    if job.settings.vocab is None and job.counts is None:
-        # a word that is rare in the rest is in the vocabulary only because the slice was part of the text
-        rare = count_words(rest, len(vocabulary)) < job.settings.min_count
-        rare[: UNKNOWN + 1] = False
-        end = replace(end, tokens=np.where(rare[end.tokens], np.uint32(UNKNOWN), end.tokens))
+    end = without_new_words(job, end, rest, vocabulary)
     job.notify(f"no held-out text given: the last {end.events:,} tokens of the training text are held out")
     return rest, end

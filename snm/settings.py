@@ -13,6 +13,7 @@ from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import SettingsError
 from snm.features.specification import DEFAULT_PRESET, MAX_WORDS, FeatureSpec
 from snm.system import default_threads
+from snm.text.fields import field_names
 from snm.text.files import ON_ERROR
 
 NEURAL = ("hsme", "rnn")
@@ -27,6 +28,7 @@ DEFAULT_ORDER = 5
 MIN_MEMORY = 512 << 20
 MAX_SEED = (1 << 63) - 1
 MAX_UNITS = 1 << 12  # of the gate
+MAX_FOLDS = 1 << 10  # of the text that the gate is learned from
 ALL_EVENTS = 1 << 32  # more events than a text can have
 PAPER_RATE = 0.02  # of AdaGrad with the paper's metafeatures: the paper gives no rate
 
@@ -39,14 +41,17 @@ class Settings:
     softmax), `rnn`, or `hybrid`: an SNM and a recurrent network under one gate; `network` is for the last three.
     `features` is SNM's specification, by default the preset `small`;
     `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
-    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `prune`:
+    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `folds`:
+    the gate is learned from this many parts of the text, each under a model of the others; 0 for a slice that is held
+    out. `prune`:
     features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or 16, of a
     weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the text is
     large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run. `work`
     is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
     folder, and used if the run is killed and started again. `vocab`: a file of words, one a line. `classes`: how many
     word classes are learned where the features use them; by default 256, from a text of up to 2 M tokens 64.
-    `document`: the text has documents, separated by blank lines, and features reach across their sentences. `tuning`:
+    `document`: the text has documents, separated by blank lines, and features reach across their sentences. `fields`:
+    names of fields before lines, such as `speaker=ann`, which become features (docs/features.md). `tuning`:
     how `snm.tune` chose the settings, for the manifest. `on_error`: what to do with a line that is not UTF-8 or has a
     NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text and the file of
     words. `size`: most bytes of the model folder; what brings least is pruned at the end.
@@ -61,6 +66,7 @@ class Settings:
     vocab: str | Path | None = None
     closed: bool = False
     document: bool = False
+    fields: str | tuple[str, ...] = ()
     on_error: str = "fail"
     training: TrainingSettings = field(default_factory=TrainingSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
@@ -69,6 +75,7 @@ class Settings:
     partitions: int | None = None
     seed: int = 1
     gate: int = 64
+    folds: int | None = None
     prune: int = 2
     classes: int | None = None
     weight_bits: int = 8
@@ -83,10 +90,11 @@ class Settings:
         set_whole_numbers(
             self, order=(1, MAX_WORDS), min_count=(1, 1 << 62), max_words=(1, 1 << 31), memory=(MIN_MEMORY, 1 << 62),
             threads=(1, MAX_THREADS), partitions=(1, 1 << 31), seed=(0, MAX_SEED), gate=(0, MAX_UNITS),
-            prune=(1, 1 << 31), classes=(4, 1 << 16), weight_bits=(8, 16), size=(1, 1 << 62),
+            folds=(0, MAX_FOLDS), prune=(1, 1 << 31), classes=(4, 1 << 16), weight_bits=(8, 16), size=(1, 1 << 62),
         )  # fmt: skip
         for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
             choice(name, getattr(self, name), known)
+        object.__setattr__(self, "fields", field_names(self.fields) if self.fields else ())
         for name in ("closed", "document", "resume"):
             object.__setattr__(self, name, flag(name, getattr(self, name)))
         for name, kind in (("training", TrainingSettings), ("network", NetworkSettings)):
@@ -105,6 +113,12 @@ class Settings:
             raise SettingsError(f"engine {self.engine} is for SNM; a model of kind {self.model!r} is trained here")
         if self.engine == "tasks" and self.work is None:
             raise SettingsError("engine tasks needs a folder that all machines share; name one with --work")
+        beyond = self.training.metafeatures.beyond_the_paper
+        if beyond and self.engine in ("gpu", *CLUSTER):
+            raise SettingsError(
+                f"metafeatures {', '.join(beyond)} are for the engine cpu; leave out the engine {self.engine}, or them"
+            )
+        self._check_fields()
         if self.model == HYBRID:
             self._check_hybrid()
         if self.resume and self.model in NEURAL:
@@ -117,6 +131,13 @@ class Settings:
             raise SettingsError("size is for SNM and backoff models; a network is as large as its units (hidden)")
         if self.size is not None and self.resume and self.model != "snm":
             raise SettingsError("resume is not for a backoff model with a size; train it, and prune it with snm.prune")
+        if self.folds == 1:
+            raise SettingsError("folds is 1; expected 2 or more parts of the text, or 0 for a slice that is held out")
+        if self.folds and not self._can_fold:
+            raise SettingsError(
+                "folds are for an SNM with a gate that is trained by leave-one-out in one pass, and without a size; "
+                "leave out folds, or the others"
+            )
         if self.weight_bits not in (8, 16):
             raise SettingsError(f"weight_bits is {self.weight_bits}; expected 8 or 16")
         if self.model not in ("snm", HYBRID) and self.features is not None:
@@ -127,6 +148,26 @@ class Settings:
             raise SettingsError("features and order exclude each other; give one of them")
         if self.vocab is not None and self.max_words is not None:
             raise SettingsError("a vocabulary file and max_words exclude each other; give one of them")
+
+    def _check_fields(self) -> None:
+        """Raise an error if fields go with something that does not know them."""
+        if not self.fields:
+            return
+        if self.model != "snm":
+            raise SettingsError(f"fields are for SNM; a model of kind {self.model!r} has no features for them")
+        if self.engine in ("gpu", *CLUSTER):
+            raise SettingsError(f"fields are for the engine cpu; leave out the engine {self.engine}, or the fields")
+        if self.document or self.vocab is not None:
+            with_it = "documents" if self.document else "a vocabulary file, which has no values of fields"
+            raise SettingsError(f"fields belong to lines, and do not go with {with_it}; leave out one of both")
+        if self.spec.caches:
+            raise SettingsError("fields belong to lines, a cache to documents; leave out one of both")
+
+    @property
+    def _can_fold(self) -> bool:
+        """Whether a gate can be learned from all of the text."""
+        one_pass = self.training.loss == "leave-one-out" and self.training.passes <= 1
+        return self.model == "snm" and self.gate > 0 and one_pass and self.size is None
 
     def _check_hybrid(self) -> None:
         for what, wrong in (
@@ -141,9 +182,11 @@ class Settings:
 
     @property
     def specification(self) -> str:
+        chosen = f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
         if self.model in ("snm", HYBRID) and self.order is None:
-            return DEFAULT_PRESET if self.features is None else self.features
-        return f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
+            chosen = DEFAULT_PRESET if self.features is None else self.features
+        used = FeatureSpec(chosen).sides if self.fields else []
+        return " + ".join([chosen, *(f"side({field})" for field in self.fields if field not in used)])
 
     @property
     def spec(self) -> FeatureSpec:
@@ -198,5 +241,7 @@ def departures_from_paper(settings: Settings) -> list[str]:
         found.append("a gate")
     if settings.spec.has_classes:
         found.append("word classes")
+    if settings.fields:
+        found.append("fields of lines as features")
     found.append(f"weights of {settings.weight_bits} bits in the model")
     return found

@@ -15,13 +15,14 @@ from snm.adjustment.events import AnnotatedEvents
 from snm.adjustment.function import Adjustment
 from snm.adjustment.held_out import HeldOut
 from snm.adjustment.metafeatures import MetafeatureSet
+from snm.adjustment.registered import classes_of
 from snm.adjustment.settings import TrainingSettings
 from snm.adjustment.threads import AdjustmentTrainer
 from snm.counts.counting import Counter, unigram_counts
 from snm.features.extraction import Extractor
 from snm.kernels.adjustment import GROUP_EVENTS
 from snm.layouts.counts import Counts
-from snm.layouts.weights import bucket_hashes
+from snm.layouts.weights import bucket_hashes, class_salt
 from snm.reference import paper
 from snm.text.encoding import Text
 from tests.conftest import SMALL_SKIPS, extractor_of, parts_of, random_text, store_of, temporary_file, text_of
@@ -50,10 +51,22 @@ def key(extractor: Extractor, feature: paper.Feature) -> int:
     return paper.key_of(extractor.spec, extractor.layout, feature)
 
 
-def reference_adjustment(extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray) -> paper.Adjustment:
+def reference_adjustment(
+    extractor: Extractor, metafeatures: MetafeatureSet, table: np.ndarray, counts: paper.Counts | None = None
+) -> paper.Adjustment:
+    """`counts`: those that continuation counts are of."""
     buckets = metafeatures.feature_buckets, metafeatures.link_buckets
-    hashes = bucket_hashes("feature-count"), bucket_hashes("link-count")
-    return paper.Adjustment(extractor.spec, extractor.layout, metafeatures.masks(), table, buckets, hashes)
+    hashes = tuple(bucket_hashes(name) for name in ("feature-count", "link-count", "diversity"))
+    classes = []
+    for name in metafeatures.classes:
+        if name == "continuation":
+            table_of_classes = paper.continuation(extractor.spec, counts or {}, len(extractor.vocabulary))
+        else:
+            table_of_classes = classes_of(name, extractor.vocabulary, extractor.spec.types)
+        classes.append((table_of_classes, class_salt(name)))
+    return paper.Adjustment(
+        extractor.spec, extractor.layout, metafeatures.masks(), table, buckets, hashes, classes=classes
+    )
 
 
 def random_adjustment(extractor: Extractor, settings: TrainingSettings, seed: int = 0) -> Adjustment:

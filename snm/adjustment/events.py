@@ -23,7 +23,6 @@ from snm.kernels import counts as count_kernels
 from snm.kernels import event_codes
 from snm.layouts.counts import Counts, Unigrams
 from snm.layouts.keys import ABSENT
-from snm.layouts.tokens import BEGIN
 from snm.storage import read_fully, write_fully
 from snm.text.encoding import Text
 
@@ -73,7 +72,7 @@ class AnnotatedEvents:
         chosen: the tokens that training uses; None for all. (tokens,) bool
         """
         self.text, self.extractor, self.chosen = text, extractor, chosen
-        self.events = text.events if chosen is None else int(np.count_nonzero(chosen & (text.tokens != BEGIN)))
+        self.events = text.events if chosen is None else int(np.count_nonzero(chosen & text.targets()))
         """How many events training uses."""
         per_token = VALUE_BYTES * max(1, extractor.n_templates - 1)
         self.bytes_needed = per_token * len(text.tokens)

@@ -7,7 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from snm import parallel
+from snm.adjustment.registered import classes_of
 from snm.adjustment.settings import TrainingSettings
+from snm.adjustment.statistics import Diversities, continuation_buckets, measure_diversity
+from snm.counts.store import StoredCounts
 from snm.features.extraction import Extractor
 from snm.kernels import adjustment as adjustment_kernels
 from snm.layouts.counts import Counts
@@ -15,6 +18,7 @@ from snm.layouts.weights import (
     BUCKETS_PER_LINE,
     AdjustmentTable,
     FastPlan,
+    LinkClasses,
     Window,
     bucket_hashes,
     line_hashes,
@@ -39,6 +43,9 @@ class AdjustmentFunction(Protocol):
     ) -> tuple[np.ndarray, np.ndarray]:
         """M and its row sums for the rows of `counts`: (links,) float32, (rows,) float32."""
 
+    def measure(self, unigrams: Counts, counts: StoredCounts, threads: int = 1) -> None:
+        """Measure what the metafeatures need of the counts that the adjustment is for: before training and weighing."""
+
     def weights(self) -> Any:
         """A copy of all theta, for `restore`."""
 
@@ -52,7 +59,15 @@ class Adjustment:
     def __init__(self, extractor: Extractor, settings: TrainingSettings, slots: int, threads: int = 1) -> None:
         """`threads`: how many may train at once; each has private rows behind the shared slots."""
         types, metafeatures = extractor.spec.types, settings.metafeatures
-        self.plan, self.threads = metafeatures.plan(), threads
+        self.plan, self.threads, self.extractor = metafeatures.plan(), threads, extractor
+        unknown = np.zeros((1, len(extractor.vocabulary)), np.uint32)
+        self._classes = {
+            name: unknown if name == "continuation" else classes_of(name, extractor.vocabulary, types)
+            for name in metafeatures.classes
+        }
+        self._link_classes = LinkClasses.of(self._classes, len(types))
+        self.diversities: Diversities | None = None
+        """Those of the features of events, where metafeatures need them; `measure` makes them."""
         self.fast_plan = FastPlan.of(self.plan)
         self._private_rows = 0 if self.fast_plan is None else self.fast_plan.private_rows(len(types))
         columns = 2 if settings.optimiser == "adagrad" else 1
@@ -78,9 +93,17 @@ class Adjustment:
         return AdjustmentTable(
             np.uint64(layout.type_shift), np.uint64((1 << layout.type_bits) - 1), self._type_hashes,
             bucket_hashes("feature-count"), line_hashes(), self._window, self._type_offsets, *self._buckets,
-            self.start, plan.parent, plan.component, plan.base, plan.weight_class, plan.multiplicity, plan.ends,
-            plan.lexical, np.uint64(len(self.table)), self._all_rows,
+            plan.has_diversity, bucket_hashes("diversity"), self._link_classes, self.start, plan.parent,
+            plan.component, plan.base, plan.weight_class, plan.multiplicity, plan.ends, plan.lexical,
+            np.uint64(len(self.table)), self._all_rows,
         )  # fmt: skip
+
+    def measure(self, unigrams: Counts, counts: StoredCounts, threads: int = 1) -> None:
+        if "continuation" in self._classes:
+            self._classes["continuation"] = continuation_buckets(unigrams, counts, self.extractor, threads)
+            self._link_classes = LinkClasses.of(self._classes, len(self._type_hashes))
+        if self.plan.has_diversity:
+            self.diversities = measure_diversity(unigrams, counts, threads)
 
     def first_private_row(self, thread: int) -> int:
         """Row of the kernels' table at which a thread's private copies begin, see `snm.adjustment.threads`."""

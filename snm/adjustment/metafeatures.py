@@ -9,9 +9,11 @@ which cost one look-up and tell small counts apart.
 The language of `MetafeatureSet.parse`, comma-separated:
 
     lean                       the four that bring most for their look-ups (docs/estimation.md)
-    all                        every conjunction
+    all                        every conjunction of these five
     type+link-count            one conjunction
     -feature-count             remove every conjunction that contains this one (for ablations)
+    type+diversity+link-count  further ones: how many targets the feature has; `continuation`: how many features of its
+                               type the target follows; and those registered with `metafeature`
 """
 
 from __future__ import annotations
@@ -19,14 +21,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
+from snm.adjustment.registered import registered
 from snm.arguments import flag, shown
 from snm.errors import SpecError
 from snm.layouts.weights import (
+    CLASSES,
+    DIVERSITY,
     FEATURE,
     FEATURE_COUNT,
     FEATURE_COUNT_2,
     LINK_COUNT,
     LINK_COUNT_2,
+    MAX_CLASSES,
+    TARGET,
     TYPE,
     ConjunctionPlan,
     bits,
@@ -35,6 +42,7 @@ from snm.layouts.weights import (
 LEAN = "type+feature-count+link-count, type+target+link-count, feature, feature+target"
 BUCKETINGS = ("single", "double", "half")
 NAMES = ("feature", "type", "feature-count", "target", "link-count")
+OF_COUNTS = ("diversity", "continuation")
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,9 @@ class MetafeatureSet:
                 chosen = {c for c in chosen if name not in c}
             else:
                 chosen.add(frozenset(_known(name.strip(), text) for name in part.split("+")))
+        own = sorted({name for c in chosen for name in c} - {*NAMES, "diversity"})
+        if len(own) > MAX_CLASSES:
+            raise SpecError(f"metafeatures {shown(text)}: {len(own)} beyond the paper's; the most is {MAX_CLASSES}")
         if not chosen:
             raise SpecError(f"metafeatures {shown(text)}: none left; expected at least one conjunction")
         for what, buckets, known in (
@@ -80,10 +91,33 @@ class MetafeatureSet:
         return cls(frozenset(chosen), feature_buckets, link_buckets, flag("merge", merge))
 
     def __str__(self) -> str:
-        return ", ".join("+".join(n for n in NAMES if n in c) for c in self._sorted())
+        return ", ".join("+".join(n for n in self._names if n in c) for c in self._sorted())
+
+    @property
+    def classes(self) -> list[str]:
+        """The metafeatures that are classes of links by type and target: `continuation`, and those of the user's."""
+        return sorted({name for c in self.conjunctions for name in c} - {*NAMES, "diversity"})
+
+    @property
+    def has_diversity(self) -> bool:
+        return any("diversity" in c for c in self.conjunctions)
+
+    @property
+    def beyond_the_paper(self) -> list[str]:
+        """Those that only the CPU engine can compute."""
+        return [name for name in self._names if name not in NAMES and any(name in c for c in self.conjunctions)]
+
+    @property
+    def _names(self) -> list[str]:
+        return [*NAMES, "diversity", *self.classes]
+
+    def _bit(self, name: str) -> int:
+        if name in NAMES:
+            return NAMES.index(name)
+        return DIVERSITY if name == "diversity" else CLASSES + self.classes.index(name)
 
     def _sorted(self) -> list[frozenset[str]]:
-        return sorted(self.conjunctions, key=lambda c: sum(1 << NAMES.index(n) for n in c))
+        return sorted(self.conjunctions, key=lambda c: sum(1 << self._bit(n) for n in c))
 
     def masks(self) -> dict[int, int]:
         """Conjunctions as bit masks over elementary metafeatures, each with its multiplicity."""
@@ -96,7 +130,7 @@ class MetafeatureSet:
 
     def _bucketed(self, conjunction: frozenset[str]) -> list[int]:
         """One mask, or three for each doubled count: its floor, its ceiling, both."""
-        masks = [bits(*(NAMES.index(name) for name in conjunction))]
+        masks = [bits(*(self._bit(name) for name in conjunction))]
         for name, floor, ceiling, buckets in (
             ("feature-count", FEATURE_COUNT, FEATURE_COUNT_2, self.feature_buckets),
             ("link-count", LINK_COUNT, LINK_COUNT_2, self.link_buckets),
@@ -106,19 +140,24 @@ class MetafeatureSet:
         return masks
 
     def _merged(self, mask: int) -> int:
-        if self.merge and mask & bits(FEATURE):
-            known = (TYPE,) if self.feature_buckets == "double" else (TYPE, FEATURE_COUNT)
-            return mask & ~bits(*known)
-        return mask
+        if not self.merge:
+            return mask
+        known: tuple[int, ...] = ()
+        if mask & bits(FEATURE):
+            known = (TYPE, DIVERSITY) if self.feature_buckets == "double" else (TYPE, DIVERSITY, FEATURE_COUNT)
+        if mask & bits(TARGET) and mask & bits(TYPE, FEATURE):
+            known += tuple(range(CLASSES, CLASSES + MAX_CLASSES))
+        return mask & ~bits(*known)
 
     def plan(self) -> ConjunctionPlan:
         return ConjunctionPlan.of(self.masks())
 
 
 def _known(name: str, text: str) -> str:
-    if name not in NAMES:
+    known = [*NAMES, *OF_COUNTS, *registered()]
+    if name not in known:
         raise SpecError(
             f"metafeatures {shown(text)}: no metafeature {shown(name)}; expected lean, all, or some of "
-            f"{', '.join(NAMES)}"
+            f"{', '.join(known)}; one of your own is registered by the module that defines it (--import MODULE)"
         )
     return name

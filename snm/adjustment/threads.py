@@ -37,6 +37,7 @@ EXCHANGE_EVENTS = 2048  # events of a thread between two exchanges, at least
 EARLY_EVENTS = 1 << 15  # events of a thread during which weights change fast, and are exchanged after every PIECE
 PIECE = 512  # events
 NO_GRADIENTS = np.empty((0, 0, 2), np.float64)
+NO_DIVERSITIES = np.empty((0, 0), np.uint32)
 
 
 def private_weights(plan: FastPlan, total: int, a: AdjustmentTable) -> tuple[np.ndarray, np.ndarray]:
@@ -95,9 +96,10 @@ class AdjustmentTrainer:
         table, plan = adjustment.for_kernels, adjustment.fast_plan
         self._arguments, self._table = (unigrams, leave_one_out, rate, table), table.table
         self._idle: list[_Thread] = []
+        self._diversities = adjustment.diversities
         if plan is None:
-            self._train = adjustment_kernels.train_plain
-            links = adjustment_kernels.GROUP_EVENTS * templates
+            self._train = self._train_plain
+            links = adjustment_kernels.GROUP_EVENTS * templates * (2 if table.has_diversity else 1)
             self._idle = [_Thread(None, (adjustment_kernels.make_scratch(links, table),)) for _ in range(threads)]
             return
         self._train = fast_kernels.fast_trainer(plan)
@@ -136,6 +138,11 @@ class AdjustmentTrainer:
         if thread.private is not None and thread.events - thread.exchanged >= between_exchanges:
             fast_kernels.exchange(self._table, thread.private)
             thread.exchanged = thread.events
+        return loss
+
+    def _train_plain(self, keys: np.ndarray, words: np.ndarray, annotations: np.ndarray, *more: Any) -> float:
+        diversities = NO_DIVERSITIES if self._diversities is None else self._diversities.of(keys)
+        loss: float = adjustment_kernels.train_plain(keys, words, annotations, diversities, *more)
         return loss
 
     def finish(self) -> None:

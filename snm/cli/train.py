@@ -74,7 +74,13 @@ OPTIONS = [
     option("--closed", group="Vocabulary", is_flag=True, help="Closed vocabulary: <UNK> is never predicted."),
     option("--document", group="Vocabulary", is_flag=True,
         help="TEXT has documents, separated by blank lines: features reach across sentences."),
+    option("--fields", group="Vocabulary", metavar="NAMES",
+        help="Lines may begin with these fields, such as 'speaker=ann topic=law'; NAMES are speaker,topic. Their "
+        "values become features, and are never predicted. All commands take such lines then."),
 
+    option("--folds", group="Estimation", type=Number(0),
+        help="Learn the gate from so many parts of the text, each under a model of the others, which takes as many "
+        "trainings more; 0 for a slice that is held out.  [default: 0]"),
     option("--prune", group="Features", type=Number(1, 1 << 31), default=2, show_default=True,
         help="Leave out features seen less often than this, except n-grams of up to five words."),
     option("--classes", group="Features", type=Number(4, 65536),
@@ -110,7 +116,8 @@ OPTIONS = [
         "rnn]"),
     option("--metafeatures", group="Estimation", default="lean", show_default=True,
         help="Conjunctions such as 'type+link-count, target'; 'all' are the paper's, 'all, -feature' removes one of "
-        "feature, type, feature-count, target, link-count."),
+        "feature, type, feature-count, target, link-count. Further ones are diversity, continuation, and your own "
+        "(--import)."),
     option("--feature-buckets", group="Estimation", type=click.Choice(["single", "double"]), default="single",
         show_default=True, help="Buckets of a feature count: its log2, or the two nearest, weighted."),
     option("--link-buckets", group="Estimation", type=click.Choice(["single", "double", "half"]), default="half",
@@ -124,9 +131,10 @@ OPTIONS = [
         help="Hidden units of a recurrent network.  [default: 256, or those of the preset]"),
     option("--cell", group="Neural models", type=click.Choice(["rnn", "lstm"]),
         help="Of a recurrent network.  [default: rnn; of a hybrid lstm]"),
-    option("--softmax", group="Neural models", type=click.Choice(["tree", "adaptive"]),
-        help="Output of a recurrent network: a tree of binary decisions, jointly with n-gram features, or an "
-        "adaptive softmax.  [default: tree for rnn, adaptive for lstm]"),
+    option("--softmax", group="Neural models", type=click.Choice(["tree", "adaptive", "classes"]),
+        help="Output of a recurrent network: a tree of binary decisions, jointly with n-gram features; an "
+        "adaptive softmax; or a softmax over word classes and the words of a class, the fastest on a CPU.  "
+        "[default: tree for rnn, adaptive for lstm]"),
     option("--dropout", group="Neural models", type=float,
         help="Of a recurrent network's states.  [default: 0.1; below 10 M tokens 0.3 for rnn, 0.5 for lstm]"),
     option("--checkpoint", group="Neural models", type=float, default=10.0, show_default=True,
@@ -251,8 +259,8 @@ def _compile(text: tuple[str, ...], output: str, settings: Settings, force: bool
 # which options go together
 
 SNM_OPTIONS = (
-    "preset", "features", "paper", "document", "gate", "prune", "weight_bits", "classes", "loss", "optimiser",
-    "accumulator", "events", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
+    "preset", "features", "fields", "paper", "document", "gate", "folds", "prune", "weight_bits", "classes", "loss",
+    "optimiser", "accumulator", "events", "metafeatures", "feature_buckets", "link_buckets", "merge", "start",
 )  # fmt: skip
 TRAINING_OPTIONS = ("dev", "rate", "batch", "passes", "slots")
 NEURAL_OPTIONS = ("checkpoint",)
@@ -275,9 +283,9 @@ def _unused_options(options: dict[str, Any]) -> set[str]:
     unused |= set() if options["engine"] in ("ray", "tasks") or options["resume"] else {"work"}
     unused |= {"address"} if options["engine"] == "tasks" else set()
     cell = options["cell"] or ("lstm" if model == "hybrid" else "rnn")
-    adaptive = (options["softmax"] or ("adaptive" if cell == "lstm" else "tree")) == "adaptive"
-    unused |= {"slots"} if model in ("rnn", "hybrid") and adaptive else set()
-    return unused | ({"order"} if model == "rnn" and adaptive else set())
+    tree = (options["softmax"] or ("adaptive" if cell == "lstm" else "tree")) == "tree"
+    unused |= {"slots"} if model in ("rnn", "hybrid") and not tree else set()
+    return unused | ({"order"} if model == "rnn" and not tree else set())
 
 
 def _given_options() -> set[str]:
@@ -306,7 +314,7 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
 PLAIN_SETTINGS = (
     "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
     "seed",
-    "gate", "prune", "classes", "engine", "address", "work", "resume",
+    "gate", "folds", "prune", "classes", "engine", "address", "work", "resume",
     "size",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")
@@ -333,6 +341,7 @@ def settings_of(options: dict[str, Any], counted: CountedText | None = None) -> 
         )
     chosen = {
         "features": preset if features is None else features,
+        "fields": options["fields"] or (),
         "vocab": None if options["vocab"] is None else file_path("vocab", options["vocab"]),
         "threads": chosen_threads(options["threads"]),
         "weight_bits": int(options["weight_bits"]),

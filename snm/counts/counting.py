@@ -65,9 +65,9 @@ def unigram_row(words: np.ndarray, vocabulary: Vocabulary) -> Counts:
     """
     counts = words.copy()
     if counts[UNKNOWN] == 0:
-        counts[UNKNOWN] = np.count_nonzero(counts[UNKNOWN + 1 :] == 1)
+        counts[UNKNOWN] = np.count_nonzero(counts[UNKNOWN + 1 : vocabulary.first_field] == 1)
     counts = np.maximum(counts, 1)
-    targets = np.arange(1, len(vocabulary), dtype=np.uint32)
+    targets = np.arange(1, vocabulary.first_field, dtype=np.uint32)
     targets = targets[targets != vocabulary.never_a_target]
     counts = counts[targets].astype(np.int64)
     return Counts(np.array([1], np.uint64), counts.sum(keepdims=True), np.array([0, len(targets)]), targets, counts)

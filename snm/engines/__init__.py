@@ -63,7 +63,9 @@ def make(settings: Settings, tokens: int, progress: Progress, notify: Notify) ->
         from snm.engines.cluster import ClusterEngine
 
         return ClusterEngine(settings, progress, notify)
-    if settings.engine == "gpu" or (settings.engine == "auto" and tokens >= MIN_GPU_TOKENS and devices.has_gpu()):
+    only_cpu = settings.fields or settings.training.metafeatures.beyond_the_paper
+    large = tokens >= MIN_GPU_TOKENS and not only_cpu
+    if settings.engine == "gpu" or (settings.engine == "auto" and large and devices.has_gpu()):
         from snm.engines.gpu import GpuEngine
 
         return GpuEngine(settings, devices.find_gpu(), progress, notify)

@@ -16,6 +16,7 @@ from snm.kernels import features as feature_kernels
 from snm.layouts.keys import EMPTY_KEY, TEMPLATE, KeyLayout
 from snm.text.vocabulary import Vocabulary
 
+FIELD_REACH = 1 << 15  # tokens of a line that its fields belong to
 PRUNED_ABOVE = 5  # n-grams of up to this many words, target included, are never pruned
 
 
@@ -32,10 +33,15 @@ class Extractor:
         self.span = max(1, spec.span)  # at least 1, to see the <S> before the first target of a block
         self.state_width = max(self.span, *(cache.words + cache.adjacent for cache in spec.caches), 0)
         """Words before a target that the features and caches of its event depend on."""
+        self.fixed = 1 + len(vocabulary.fields) if vocabulary.fields else 0
+        """Words at the beginning of a state that stay there: `<S>` and the values of fields."""
+        self.state_width += self.fixed
         self.templates = self._make_templates()
-        self._orders = int(max(self.templates["remote"].max(), self.templates["adjacent"].max())) + 1
-        self._families = self._make_families()
-        self.has_families = bool(self._families)
+        self._families, self._sides = self._make_families(), self._make_sides()
+        self.needs_text = bool(self._families or self.fixed)
+        """Whether kernels that have a state alone cannot compute all keys."""
+        adjacent = max((kind.a for _, _, kind, _ in self._sides), default=0)
+        self._orders = int(max(self.templates["remote"].max(), self.templates["adjacent"].max(), adjacent)) + 1
         self._left_out = 0  # templates of the specification that stand before those of families, and are not used
         self.n_templates = len(spec.templates)
         self.type_indices = np.array([t.type_index for t in spec.templates])
@@ -50,7 +56,8 @@ class Extractor:
 
     def _make_templates(self) -> np.ndarray:
         """The templates that are not of families, as records of TEMPLATE."""
-        own = [t for t in self.spec.templates if self.spec.types[t.type_index].family is None]
+        types = self.spec.types
+        own = [t for t in self.spec.templates if types[t.type_index].family is types[t.type_index].side is None]
         indices = [t.type_index for t in own]
         made = []
         for t in own:
@@ -67,10 +74,25 @@ class Extractor:
             made.append((family, family.make(self.vocabulary), first))
         return made
 
+    def _make_sides(self) -> list[tuple[int, int, FeatureType, np.uint64]]:
+        """Template, number of the field, type and tag of each feature with a field's value."""
+        made, fields = [], self.vocabulary.fields
+        for q, template in enumerate(self.spec.templates):
+            kind = self.spec.types[template.type_index]
+            if kind.side is not None:
+                if kind.side not in fields:
+                    raise SpecError(
+                        f"features {self.spec.text!r} use the field {kind.side!r}; the text has the fields "
+                        f"{', '.join(fields) or 'none'} (--fields)"
+                    )
+                tag = np.uint64(self.layout.type_tag(template.type_index))
+                made.append((q, fields.index(kind.side), kind, tag))
+        return made
+
     def with_templates(self, chosen: list[int]) -> Extractor:
         """The same keys, of some templates only: neither of families nor tied."""
         made = copy(self)
-        made.templates, made._families = self.templates[chosen], []
+        made.templates, made._families, made._sides = self.templates[chosen], [], []
         made.templates["first_of_type"] = np.arange(len(chosen))
         made._orders, made.n_templates = int(made.templates["adjacent"].max()) + 1, len(chosen)
         made.type_indices = self.type_indices[chosen]
@@ -89,7 +111,7 @@ class Extractor:
         made.n_templates = len(chosen) + sum(family.columns for family, _, _ in made._families)
         made.type_indices = np.append(self.type_indices[chosen], self.type_indices[len(self.templates) :])
         made.type_indices = made.type_indices[: made.n_templates]
-        made.has_families = bool(made._families)
+        made.needs_text = bool(made._families)
         made.classes = self.classes if by_class else None
         return made
 
@@ -115,7 +137,7 @@ class Extractor:
         0 where a template has no feature, and everywhere for `<S>`, which is no target. `into`: an array to write to.
         """
         begin = max(0, start - self.span)
-        block, first = tokens[begin:stop], start - begin
+        block, first = self._without_fields(tokens[begin:stop]), start - begin
         position = np.empty(len(block), np.int32)
         feature_kernels.locate_events(block, first, self.vocabulary.begin, self.vocabulary.never_a_target, position)
         chains = np.empty((self._orders, len(block)), np.uint64)
@@ -129,7 +151,25 @@ class Extractor:
         feature_kernels.extract_keys(chains, class_chains, position, first, self.templates, self._hash_mask, own)
         for family, function, index in self._families:
             self._family_keys(family, function, index, block, position, first, keys)
+        if self._sides:
+            self._side_keys(tokens, start, stop, chains[:, first:], position[first:], keys)
         return keys
+
+    def _without_fields(self, block: np.ndarray) -> np.ndarray:
+        """The tokens as other features see them: `<S>` in place of the values of fields."""
+        if not self.fixed:
+            return block
+        return np.where(block >= self.vocabulary.first_field, np.uint32(self.vocabulary.begin), block)
+
+    def _side_keys(
+        self, tokens: np.ndarray, start: int, stop: int, chains: np.ndarray, position: np.ndarray, keys: np.ndarray
+    ) -> None:
+        v, fields = self.vocabulary, len(self.vocabulary.fields)
+        values, last = np.empty((fields, stop - start), np.uint32), np.empty(fields, np.uint32)
+        feature_kernels.find_fields(tokens, start, FIELD_REACH, v.first_field, v.field_of, v.begin, last, values)
+        for q, field, kind, tag in self._sides:
+            at = values[field], np.ascontiguousarray(chains[kind.a]), position, kind.a
+            feature_kernels.side_keys(*at, np.uint64(kind.salt), self._hash_mask, tag, keys[q])
 
     def context_keys(self, contexts: np.ndarray) -> np.ndarray:
         """Keys of n-gram contexts, given as word ids from left to right. (n, words) to (n,)"""
@@ -167,7 +207,7 @@ class Extractor:
         """
         if not self._families:
             return
-        sample = tokens[:2000]
+        sample = self._without_fields(tokens[:2000])
         position = np.empty(len(sample), np.int32)
         feature_kernels.locate_events(sample, 0, self.vocabulary.begin, self.vocabulary.never_a_target, position)
         events = np.flatnonzero(position > 0)

@@ -12,6 +12,7 @@ The specification language is a sum of terms:
     skip(r=1, s=4..*, a=0..2, tied, cap=20)     skip length not part of the feature; * ends at cap
     class(r=1..3, s=0, a=0..1)                  like skip, the r remote words by their class; s may be 0
     family(name)                                a family registered with `feature_family`
+    side(speaker, a=0..1)                       the value of a field of the line, then a words, see `snm.text.fields`
     cache(a=0..2, words=2000, half=500)         words of the segment so far, see `snm.features.caches`
     snm5-skip                                   a preset, alone or in a sum
 """
@@ -28,6 +29,7 @@ from snm.arguments import shown
 from snm.errors import SpecError
 from snm.features.caches import DEFAULT_ADJACENT, DEFAULT_HALF, DEFAULT_WORDS, MAX_CACHE_WORDS, MAX_HALVES, Cache
 from snm.features.families import family_named
+from snm.text.fields import field_names
 
 DEFAULT_CAP = 20  # where the skip length of `*` ends
 MAX_WORDS = 32  # most remote or adjacent words of one feature
@@ -57,10 +59,13 @@ class FeatureType:
     family: str | None = None
     column: int = 0
     classes: bool = False  # the remote words enter by their class
+    side: str | None = None  # a field whose value is part of the feature
 
     def __str__(self) -> str:
         if self.family is not None:
             return f"{self.family}:{self.column}"
+        if self.side is not None:
+            return f"{self.side} ({self.a})"
         if self.classes:
             return f"class ({self.r}, {'*' if self.s is None else self.s}, {self.a})"
         if self.r == 0:
@@ -69,13 +74,14 @@ class FeatureType:
 
     @property
     def is_ngram(self) -> bool:
-        return self.r == 0 and self.family is None
+        return self.r == 0 and self.family is None and self.side is None
 
     @property
     def salt(self) -> int:
         """64 bits that depend on the type alone, the same in every specification."""
         name = f"{self.r},{'*' if self.s is None else self.s},{self.a},{self.family or ''},{self.column}"
         name += ",class" if self.classes else ""
+        name += f",side {self.side}" if self.side is not None else ""
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -109,11 +115,14 @@ class Range:
         return range(self.low, (cap if self.high is None else self.high) + 1)
 
 
+DEFAULT_SIDE = Range(0, 1)  # words beside the value of a field
+
+
 @dataclass(frozen=True)
 class Term:
     """One term of a specification."""
 
-    kind: str  # ngram, skip, class, family or cache
+    kind: str  # ngram, skip, class, family, side or cache
     words: Range
     r: Range
     s: Range
@@ -122,12 +131,15 @@ class Term:
     cap: int = DEFAULT_CAP
     family: str = ""
     half: int = 0
+    side: str = ""
 
     def __str__(self) -> str:
         if self.kind == "cache":
             return f"cache(a={self.a}, words={self.words}, half={self.half})"
         if self.kind == "family":
             return f"family({self.family})"
+        if self.kind == "side":
+            return f"side({self.side}, a={self.a})"
         if self.kind == "ngram":
             return f"ngram({self.words})"
         parts = [f"r={self.r}", f"s={self.s}", f"a={self.a}", f"words={self.words}"]
@@ -179,12 +191,17 @@ class FeatureSpec:
         template, own_type = self.templates[q], self.types[self.templates[q].type_index]
         if own_type.family is not None or template.r + template.a == 0:
             return 0
+        if own_type.side is not None:
+            return next((p for p in range(q) if self._type(p) == replace(own_type, a=template.a - 1)), 0)
         if template.r > 1:
             shorter = replace(own_type, r=template.r - 1)
         else:
             shorter = FeatureType(0, 0, template.a if template.r else template.a - 1)
-        candidates = (p for p in range(q) if self.types[self.templates[p].type_index] == shorter)
+        candidates = (p for p in range(q) if self._type(p) == shorter)
         return next((p for p in candidates if not shorter.r or self.templates[p].s == template.s), 0)
+
+    def _type(self, q: int) -> FeatureType:
+        return self.types[self.templates[q].type_index]
 
     def second_parents(self, min_counts: np.ndarray) -> list[int]:
         """For each template, another one whose feature is contained in its own but not in its parent; 0 for none.
@@ -195,7 +212,9 @@ class FeatureSpec:
         """
         parents, types = [], [self.types[template.type_index] for template in self.templates]
         limits = [min_counts[template.type_index] for template in self.templates]
-        masks = [0 if t.family or t.classes else q.word_mask for q, t in zip(self.templates, types, strict=True)]
+        masks = [
+            0 if t.family or t.classes or t.side else q.word_mask for q, t in zip(self.templates, types, strict=True)
+        ]
         for q, first in enumerate(self.parents):
             own = 0 if types[q].s is None else masks[q]
             contained = (p for p, m in enumerate(masks) if m & ~masks[first] and not m & ~own and m != own)
@@ -213,6 +232,11 @@ class FeatureSpec:
         found = (term for term in self.terms if term.kind == "cache")
         made = (Cache(a, term.words.low, term.half) for term in found for a in term.a.upto(MAX_WORDS))
         return list(dict.fromkeys(made))
+
+    @property
+    def sides(self) -> list[str]:
+        """The fields that features use."""
+        return list(dict.fromkeys(term.side for term in self.terms if term.kind == "side"))
 
     @property
     def families(self) -> list[str]:
@@ -245,11 +269,11 @@ def _ngram(words: Range) -> Term:
 
 
 def _parse_term(piece: str, text: str) -> Term:
-    match = re.fullmatch(r"(ngram|skip|class|family|cache)\s*\((.*)\)", piece)
+    match = re.fullmatch(r"(ngram|skip|class|family|cache|side)\s*\((.*)\)", piece)
     if match is None:
         raise SpecError(
             f"features {shown(text)}: cannot read {shown(piece)}; expected ngram(...), skip(...), class(...), "
-            f"family(name), cache(...) or a preset ({', '.join(PRESETS)})"
+            f"family(name), side(field), cache(...) or a preset ({', '.join(PRESETS)})"
         )
     kind, arguments = match.group(1), [part.strip() for part in match.group(2).split(",")]
     if kind == "family":
@@ -262,6 +286,8 @@ def _parse_term(piece: str, text: str) -> Term:
         return _ngram(_parse_range(arguments[0], piece, "words", MAX_WORDS))
     if kind == "cache":
         return _parse_cache(piece, arguments)
+    if kind == "side":
+        return _parse_side(piece, arguments)
     return _parse_skip(piece, arguments, kind)
 
 
@@ -285,6 +311,16 @@ def _parse_cache(piece: str, arguments: list[str]) -> Term:
             f"or words={MAX_HALVES * half} or less"
         )
     return Term("cache", Range(words, words), Range(0, 0), Range(0, 0), a, half=half)
+
+
+def _parse_side(piece: str, arguments: list[str]) -> Term:
+    (field,), none, a = field_names(arguments[0]), Range(0, 0), DEFAULT_SIDE
+    for argument in arguments[1:]:
+        name, _, value = (part.strip() for part in argument.partition("="))
+        if name != "a":
+            raise SpecError(f"{shown(piece)}: cannot read {shown(argument)}; expected a field, and a= with a range")
+        a = _parse_range(value, piece, name, MAX_WORDS)
+    return Term("side", none, none, none, a, side=field)
 
 
 def _parse_skip(piece: str, arguments: list[str], kind: str) -> Term:
@@ -356,11 +392,19 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Templ
             continue
         if term.kind == "cache":
             continue
+        if term.kind == "side":
+            for a in term.a.upto(MAX_WORDS):
+                skips.setdefault(FeatureType(0, 0, a, side=term.side), {0})
+            continue
         for r, a in _shapes(term):
             for s in term.s.upto(term.cap):
                 made = FeatureType(r, None if term.tied else s, a, classes=term.kind == "class")
                 skips.setdefault(made, set()).add(s)
-    types = sorted(skips, key=lambda t: (t.family or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column))
+
+    def place(t: FeatureType) -> tuple[str | int, ...]:
+        return t.family or "", t.side or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column
+
+    types = sorted(skips, key=place)
     templates = [Template(i, t.r, s, t.a) for i, t in enumerate(types) for s in sorted(skips[t])]
     if len(templates) > MAX_TEMPLATES:
         raise SpecError(f"features {shown(text)}: {len(templates)} templates; the most is {MAX_TEMPLATES}")

@@ -62,11 +62,11 @@ class GateEvents:
 
     @classmethod
     def joined(cls, parts: Sequence[GateEvents]) -> GateEvents:
-        """The events of several texts, without caches."""
+        """The events of several texts."""
         codes, lengths, sums, weights = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("codes", "lengths", "sums", "weights")
         )
-        return cls(codes, lengths, sums, weights)
+        return cls(codes, lengths, sums, weights, parts[0].caches)
 
     @classmethod
     def empty(cls, events: int, templates: int, caches: int = 0) -> GateEvents:
@@ -100,7 +100,7 @@ class GateEvents:
         """
         sums = self.sums[chosen]
         inputs = row_inputs(self.codes[chosen], self.lengths[chosen], sums)
-        return inputs.reshape(len(inputs), -1), self.weights[chosen], sums
+        return inputs.reshape(len(inputs), self.templates * INPUTS), self.weights[chosen], sums
 
 
 class GateTrainer(Protocol):

@@ -18,7 +18,7 @@ from typing import Any
 
 from snm.baselines.backoff.arpa import ArpaModel
 from snm.baselines.backoff.model import BackoffModel
-from snm.errors import MissingExtra
+from snm.errors import MissingExtra, SettingsError
 from snm.kenlm.histories import ngram_length, null_state, order_of
 from snm.kernels import backoff_states
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
@@ -143,9 +143,11 @@ def open_engine(path: bytes, config: Any) -> Engine:
 
 def engine_of(model: LanguageModel) -> Engine:
     """The engine for an open model."""
+    if model.vocabulary.fields:
+        raise SettingsError("its lines have fields, which have no place here; use snm.load(path) and start(fields)")
     if isinstance(model, ArpaModel):
         return BackoffEngine(model, *_words_of_arpa(model))
-    if isinstance(model, BackoffModel) and not model.extractor.has_families:
+    if isinstance(model, BackoffModel) and not model.extractor.needs_text:
         return BackoffEngine(model, {**model.vocabulary.ids, "<s>": BEGIN, "</s>": END})
     return SnmEngine(model)
 

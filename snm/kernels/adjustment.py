@@ -16,10 +16,11 @@ from snm.kernels.fastmath import clamped_exp
 from snm.kernels.hashing import mix64, slot_of
 from snm.kernels.simd import prefetch
 from snm.layouts.keys import ABSENT, FEATURE_SALT, TARGET_SALT
-from snm.layouts.weights import FLOOR_CODES, PAIR_CODES
+from snm.layouts.weights import CLASSES, COMPONENTS, DIVERSITY, FLOOR_CODES, PAIR_CODES
 
 BATCH = 64  # links of rows that are located together
 GROUP_EVENTS = 16  # events of training whose gradients are taken at the same weights
+_DIVERSITY, _CLASSES = COMPONENTS.index(DIVERSITY), COMPONENTS.index(CLASSES)
 _32 = np.uint64(32)
 _LOG2 = np.log2(np.maximum(np.arange(4096), 1))
 _FRACTIONS = _LOG2 - np.floor(_LOG2)  # of log2 of small counts
@@ -33,7 +34,7 @@ class Scratch(NamedTuple):
     positive part's link count differs, its conjunctions [ends[0], last_p[i]) have other slots, which follow.
     """
 
-    component_hash: np.ndarray  # (7,) uint64: of one link, in the order of COMPONENTS
+    component_hash: np.ndarray  # (components,) uint64: of one link, in the order of COMPONENTS
     base_hash: np.ndarray  # (bases,) uint64: of one link
     line: np.ndarray  # (4,) uint64: hash of the line, for each group of conjunctions, see ConjunctionPlan
     code: np.ndarray  # (4,) uint32: slot in the line
@@ -53,9 +54,9 @@ def make_scratch(links: int, a: Any) -> Scratch:
     """Scratch memory for so many links. Not a kernel: making arrays takes long to compile."""
     begin, last_n, shared, last_p, template = (np.zeros(links, np.int64) for _ in range(5))
     return Scratch(
-        np.zeros(7, np.uint64), np.zeros(len(a.parent), np.uint64), np.zeros(4, np.uint64), np.zeros(4, np.uint32),
-        begin, last_n, shared, last_p, np.zeros(links * 2 * a.ends[3], np.uint32), np.ones((links, 16)),
-        np.ones((links, 16)), np.zeros(links), np.zeros(links), template,
+        np.zeros(len(COMPONENTS), np.uint64), np.zeros(len(a.parent), np.uint64), np.zeros(4, np.uint64),
+        np.zeros(4, np.uint32), begin, last_n, shared, last_p, np.zeros(links * 2 * a.ends[3], np.uint32),
+        np.ones((links, 16)), np.ones((links, 16)), np.zeros(links), np.zeros(links), template,
     )  # fmt: skip
 
 
@@ -139,11 +140,11 @@ def target_offset(target, count, window):
 
 
 @helper
-def locate_link(i, at, key, seen, feature_count, target, link_count, a, s):
+def locate_link(i, at, key, seen, feature_count, diversity, word, target, link_count, a, s):
     """Find the conjunctions of link i, with slots from slots[at] on; return where the slots end.
 
-    The feature was `seen` so often, which chooses its window; `feature_count` is one less with leave-one-out. `target`
-    is the target's hash.
+    The feature was `seen` so often, which chooses its window; `feature_count` is one less with leave-one-out. It has
+    `diversity` targets. `target` is the hash of the target, `word`.
     """
     bucket, _ = log2_bucket(feature_count)
     type_index = (key >> a.type_shift) & a.type_mask
@@ -154,6 +155,11 @@ def locate_link(i, at, key, seen, feature_count, target, link_count, a, s):
     s.component_hash[4] = a.count_hashes[bucket + 1]
     s.component_hash[5] = target_offset(target, seen, a.window)
     s.component_hash[6] = a.type_offsets[type_index]
+    if a.has_diversity:
+        s.component_hash[_DIVERSITY] = a.diversity_hashes[half_bucket(diversity)]
+    for m in range(len(a.classes.salts)):
+        value = a.classes.values[a.classes.rows[m, type_index], word]
+        s.component_hash[_CLASSES + m] = mix64(np.uint64(value) ^ a.classes.salts[m])
     for b in range(1, len(a.parent)):
         s.base_hash[b] = s.base_hash[a.parent[b]] ^ s.component_hash[a.component[b]]
     bucket, fraction = link_bucket(link_count, a)
@@ -220,10 +226,27 @@ def factors_of(seen, link_count, leave_one_out):
 
 
 @helper
-def locate_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s):
+def diversity_of(k, q, diversities):
+    """How many targets template q's feature of event k has, and how many of them it was seen with once."""
+    packed = diversities[k, q]
+    return unpack_count(packed >> np.uint32(16)), unpack_count(packed & np.uint32(0xFFFF))
+
+
+@helper
+def targets_lost(diversity, once, link_count):
+    """In how many events of other targets leaving the event out changes the bucket of the diversity.
+
+    An event of a target that was seen once takes the target with it.
+    """
+    others = once - (1 if link_count == 1 else 0)
+    return others if others > 0 and half_bucket(diversity) != half_bucket(diversity - 1) else 0
+
+
+@helper
+def locate_event(k, n, at, keys, words, annotations, unigrams, diversities, leave_one_out, a, s):
     """Locate the features of event k that training uses, as links n and on, with slots from slots[at] on.
 
-    Returns where links and slots end.
+    A feature is two links if its negative part has two diversities. Returns where links and slots end.
     """
     target = target_hash(words[k])
     for q in range(keys.shape[0] if keys[0, k] != ABSENT else 0):
@@ -232,10 +255,18 @@ def locate_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a,
             continue
         feature_count, link_count_p, s.negative[n], s.positive[n] = factors_of(seen, link_count, leave_one_out)
         s.template[n] = q
-        at = locate_link(n, at, keys[q, k], seen, feature_count, target, link_count, a, s)
+        diversity, once = diversity_of(k, q, diversities) if a.has_diversity else (np.int64(1), np.int64(0))
+        at = locate_link(n, at, keys[q, k], seen, feature_count, diversity, words[k], target, link_count, a, s)
         if link_count_p > 0:
             at = locate_positive_part(n, at, feature_count, link_count, link_count_p, a, s)
         n += 1
+        lost = targets_lost(diversity, once, link_count) if leave_one_out and a.has_diversity else np.int64(0)
+        if lost > 0:
+            share = lost / (seen - 1)
+            s.negative[n - 1] -= share
+            s.negative[n], s.positive[n], s.template[n] = share, 0.0, q
+            at = locate_link(n, at, keys[q, k], seen, feature_count, diversity - 1, words[k], target, link_count, a, s)
+            n += 1
     return n, at
 
 
@@ -283,7 +314,7 @@ def take_all_steps(n, rate, a, s):
 
 
 @kernel
-def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, gradients, s):
+def train_plain(keys, words, annotations, diversities, unigrams, leave_one_out, rate, a, gradients, s):
     """Take the steps of a block of events by Eq. gradient_agg, in order; return the summed loss.
 
     The gradients of GROUP_EVENTS events are taken at the same weights, then their steps follow.
@@ -291,7 +322,8 @@ def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, grad
     With `leave_one_out` the negative part of a feature's gradient is taken at (C_i* - 1, C_ij) and the positive part
     at (C_i* - 1, C_ij - 1); without, both at (C_i*, C_ij). A conjunction that is the same metafeature in both parts
     takes one step by their sum, otherwise one step for each part. Unless it is empty, gradients[event, template]
-    receives both parts. `s`: scratch memory for GROUP_EVENTS times all templates.
+    receives both parts. `diversities`: packed as `annotations`, for all templates; empty if no conjunction has them.
+    `s`: scratch memory for GROUP_EVENTS times all templates, or twice as much with diversities.
     """
     ends = np.zeros(GROUP_EVENTS + 1, np.int64)
     loss = 0.0
@@ -299,7 +331,7 @@ def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, grad
         stop = min(start + GROUP_EVENTS, keys.shape[1])
         n = at = np.int64(0)
         for k in range(start, stop):
-            n, at = locate_event(k, n, at, keys, words, annotations, unigrams, leave_one_out, a, s)
+            n, at = locate_event(k, n, at, keys, words, annotations, unigrams, diversities, leave_one_out, a, s)
             ends[k - start + 1] = n
         for k in range(start, stop):
             first, last = ends[k - start], ends[k - start + 1]
@@ -311,7 +343,9 @@ def train_plain(keys, words, annotations, unigrams, leave_one_out, rate, a, grad
                 if s.positive[i] > 0.0:
                     # without leave-one-out `negative` has the whole first term of the gradient
                     s.positive[i] *= (1.0 if leave_one_out else 0.0) - 1.0 / predicted
-                if len(gradients):
+                if len(gradients) and i > first and s.template[i] == s.template[i - 1]:
+                    gradients[k, s.template[i], 0] += s.negative[i]
+                elif len(gradients):
                     gradients[k, s.template[i], 0] = s.negative[i]
                     gradients[k, s.template[i], 1] = s.positive[i]
         if rate > 0.0:
@@ -328,7 +362,7 @@ def weigh_singles(type_index, a, weights, s):
     """
     key, zero, one = np.uint64(type_index) << a.type_shift, np.int64(0), np.int64(1)
     for target in range(len(weights)):
-        locate_link(zero, zero, key, one, one, target_hash(target), one, a, s)
+        locate_link(zero, zero, key, one, one, one, target, target_hash(target), one, a, s)
         exponent = a.start
         for c in range(s.last_n[0]):
             if not a.lexical[c]:
@@ -354,8 +388,11 @@ def weigh_rows(first, last, c, a, singles, weights, sums, s):
                 weights[link] = singles[(c.features[row] >> a.type_shift) & a.type_mask, c.targets[link]]
                 s.last_n[i] = 0
                 continue
-            target = target_hash(c.targets[link])
-            at = locate_link(i, at, c.features[row], feature_count, feature_count, target, link_count, a, s)
+            word, diversity = c.targets[link], c.offsets[row + 1] - c.offsets[row]
+            at = locate_link(
+                i, at, c.features[row], feature_count, feature_count, diversity, word, target_hash(word), link_count,
+                a, s,
+            )  # fmt: skip
             weights[link] = link_count / feature_count
         for link in range(start, stop):
             i = link - start
@@ -403,10 +440,13 @@ def multinomial_gradient(row_gradients, link_gradients, weights, c, a, gradient,
     """
     zero = np.int64(0)
     for row in range(len(c.features)):
-        feature_count = np.int64(c.feature_counts[row])
+        feature_count, diversity = np.int64(c.feature_counts[row]), c.offsets[row + 1] - c.offsets[row]
         for link in range(c.offsets[row], c.offsets[row + 1]):
-            target, link_count = target_hash(c.targets[link]), np.int64(c.link_counts[link])
-            locate_link(zero, zero, c.features[row], feature_count, feature_count, target, link_count, a, s)
+            word, link_count = c.targets[link], np.int64(c.link_counts[link])
+            locate_link(
+                zero, zero, c.features[row], feature_count, feature_count, diversity, word, target_hash(word),
+                link_count, a, s,
+            )  # fmt: skip
             g = weights[link] * (row_gradients[row] + link_gradients[link])
             for t in range(s.last_n[0]):
                 slot = s.slots[t]

@@ -95,6 +95,39 @@ def family_keys(values, position, salt, hash_mask, type_tag, keys):
 
 
 @kernel
+def find_fields(tokens, start, reach, first_field, field_of, begin_id, last, values):
+    """values[f, k]: the value of field f in the sentence of tokens[start + k], 0 where it has none or is too far.
+
+    The values follow `<S>`, which is at most `reach` tokens before. last: scratch memory. (fields,) uint32
+    """
+    at = start
+    while at > 0 and start - at < reach and tokens[at] != begin_id:
+        at -= 1
+    begin = np.int64(at) if tokens[at] == begin_id else np.int64(-reach - 1)  # too far from all of these tokens
+    for f in range(len(last)):
+        last[f] = 0
+    for k in range(at, start + values.shape[1]):
+        if tokens[k] == begin_id:
+            begin = np.int64(k)
+            for f in range(len(last)):
+                last[f] = 0
+        elif tokens[k] >= first_field:
+            last[field_of[tokens[k] - first_field]] = tokens[k]
+        if k >= start:
+            for f in range(len(last)):
+                values[f, k - start] = last[f] if k - begin <= reach else 0
+
+
+@kernel
+def side_keys(values, adjacent, position, need, salt, hash_mask, type_tag, keys):
+    """Keys of a field's value with the words of a chain; ABSENT without a value, or with fewer words before."""
+    for k in range(len(keys)):
+        value = extend(np.uint64(0), mix64(np.uint64(values[k]) + _ONE))
+        here = values[k] != 0 and position[k] > 0 and position[k] >= need
+        keys[k] = feature_key(adjacent[k], value, salt, hash_mask, type_tag) if here else ABSENT
+
+
+@kernel
 def context_keys(contexts, salt, hash_mask, type_tag, keys):
     """Keys of n-gram contexts given as word ids from left to right. (n, words) to (n,)"""
     for k in range(len(contexts)):

@@ -78,6 +78,16 @@ def find_rows(keys, index, rows):
 
 
 @kernel
+def take_values(keys, index, values, missing, taken):
+    """Fill taken[event, template]: the value of each key's row, or `missing` where there is none."""
+    for q in range(keys.shape[0]):
+        column = keys[q]
+        for k in range(len(column)):
+            row = np.int64(-1) if column[k] == ABSENT else find_row(column[k], index)
+            taken[k, q] = values[row] if row >= 0 else missing
+
+
+@kernel
 def find_links(rows, words, offsets, targets, links):
     """Fill links[event, template]: the link of each event's target in each of its rows, -1 where there is none."""
     for k in range(rows.shape[0]):

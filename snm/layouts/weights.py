@@ -22,11 +22,17 @@ import numpy as np
 FEATURE, TYPE, FEATURE_COUNT, TARGET, LINK_COUNT, FEATURE_COUNT_2, LINK_COUNT_2 = range(7)
 """Elementary metafeatures, as bits of a conjunction. The last two are the second buckets of doubled counts."""
 TARGET_OFFSET, TYPE_OFFSET = 7, 8
-COMPONENTS = (FEATURE, TYPE, FEATURE_COUNT, TARGET, FEATURE_COUNT_2, TARGET_OFFSET, TYPE_OFFSET)
+DIVERSITY, CLASSES, MAX_CLASSES = 9, 10, 8
+"""Further elementary metafeatures: how many targets a feature has, and classes of links by type and target: bits from
+CLASSES on."""
+COMPONENTS: tuple[int, ...] = (
+    FEATURE, TYPE, FEATURE_COUNT, TARGET, FEATURE_COUNT_2, TARGET_OFFSET, TYPE_OFFSET, DIVERSITY,
+    *range(CLASSES, CLASSES + MAX_CLASSES),
+)  # fmt: skip
 """What a hash is the XOR of; the link count chooses a slot inside a line instead. Beside the feature's identity
 TARGET_OFFSET takes the place of TARGET; beside the target alone TYPE_OFFSET takes the place of TYPE."""
-HAS_FEATURE, HAS_TYPE, HAS_FEATURE_COUNT, HAS_TARGET, _, HAS_TARGET_OFFSET, HAS_TYPE_OFFSET = (
-    1 << i for i in range(len(COMPONENTS))
+HAS_FEATURE, HAS_TYPE, HAS_FEATURE_COUNT, HAS_TARGET, _, HAS_TARGET_OFFSET, HAS_TYPE_OFFSET, HAS_DIVERSITY = (
+    1 << i for i in range(8)
 )
 """Masks of components, in the order of COMPONENTS."""
 
@@ -118,6 +124,10 @@ class ConjunctionPlan:
             bases.append(bases[parent] | 1 << component)
         return tuple(bases[b] for b in self.base.tolist())
 
+    @property
+    def has_diversity(self) -> bool:
+        return any(mask & HAS_DIVERSITY for mask in self.component_masks())
+
     def has_links_of_targets(self) -> bool:
         """Whether a conjunction contains feature, target and link count."""
         return any(mask & HAS_TARGET_OFFSET for mask in self.component_masks()[self.ends[0] :])
@@ -136,10 +146,12 @@ class FastPlan(NamedTuple):
 
     @classmethod
     def of(cls, plan: ConjunctionPlan) -> FastPlan | None:
-        """None where conjunctions are weighted, or where all or none have a link count: for the plain trainer."""
+        """None for the plain trainer: conjunctions are weighted or have further metafeatures, or all or none of them
+        have a link count."""
         bare, masks, times = int(plan.ends[0]), plan.component_masks(), tuple(plan.multiplicity.tolist())
         weighted = plan.ends[1] < plan.ends[3] or any(c & 2 for c in plan.weight_class.tolist())
-        if weighted or not 0 < bare < len(masks):
+        further = any(mask >= HAS_DIVERSITY for mask in masks)
+        if weighted or further or not 0 < bare < len(masks):
             return None
         return cls(masks[:bare], times[:bare], masks[bare:], times[bare:])
 
@@ -216,6 +228,29 @@ def line_hashes() -> np.ndarray:
     return hashes
 
 
+class LinkClasses(NamedTuple):
+    """Classes of links by type and target: continuation counts, and metafeatures of the user's own."""
+
+    rows: np.ndarray  # (metafeatures, types) int64: row of `values`
+    values: np.ndarray  # (rows, words) uint32
+    salts: np.ndarray  # (metafeatures,) uint64
+
+    @classmethod
+    def of(cls, tables: dict[str, np.ndarray], types: int) -> LinkClasses:
+        """By the names of metafeatures: (types, words), or (1, words) where all types have the same. uint32"""
+        rows, first = np.zeros((len(tables), types), np.int64), 0
+        for number, table in enumerate(tables.values()):
+            rows[number] = first + np.arange(types) % len(table)
+            first += len(table)
+        values = np.concatenate([np.empty((0, 1), np.uint32)] if not tables else list(tables.values()))
+        return cls(rows, values, np.array([class_salt(name) for name in tables], np.uint64))
+
+
+def class_salt(name: str) -> int:
+    """64 bits that depend on the name of a metafeature alone."""
+    return int.from_bytes(hashlib.blake2b(f"class {name}".encode(), digest_size=8).digest(), "little")
+
+
 class AdjustmentTable(NamedTuple):
     """All that kernels need to compute an adjustment A(i, j)."""
 
@@ -230,6 +265,9 @@ class AdjustmentTable(NamedTuple):
     link_doubled: bool
     link_halved: bool  # buckets of half an octave
     line_shift: np.int64  # of a link count's bucket to its line
+    has_diversity: bool
+    diversity_hashes: np.ndarray  # (buckets,) uint64: of half octaves
+    classes: LinkClasses
     start: float  # initial value of every A(i, j)
     # the ConjunctionPlan
     parent: np.ndarray

@@ -83,8 +83,9 @@ def _encode(path: Path, ratio: float, s: Settings) -> tuple[Text, Vocabulary]:
         return encode_files([path], vocabulary, on_error=s.on_error), vocabulary
     min_count = max(1, round(s.min_count / ratio))  # a word is less frequent in the sample than in the text
     return read_corpus(
-        [path], min_count, s.max_words, s.closed, documents=s.document, threads=s.threads, on_error=s.on_error
-    )
+        [path], min_count, s.max_words, s.closed, documents=s.document, threads=s.threads, on_error=s.on_error,
+        fields=s.fields,
+    )  # fmt: skip
 
 
 def _plain_pieces(name: str, size: int, share: float, n: int) -> tuple[list[bytes], float]:

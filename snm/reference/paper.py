@@ -18,6 +18,7 @@ from snm.layouts.keys import FEATURE_SALT, MIX_MULTIPLIERS, MULTIPLIER, REMOTE_M
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.layouts.weights import (
     BUCKETS_PER_LINE,
+    DIVERSITY,
     FEATURE,
     FLOOR_CODES,
     LINK_COUNT,
@@ -36,14 +37,22 @@ Matrix = dict[Feature, dict[int, float]]  # M_ij by feature and target
 _64_BITS = (1 << 64) - 1
 
 
-def features_of(spec: FeatureSpec, context: Sentence, classes: Sequence[int] = ()) -> set[Feature]:
+def features_of(
+    spec: FeatureSpec, context: Sentence, classes: Sequence[int] = (), fields: dict[str, int] | None = None
+) -> set[Feature]:
     """All features of an event, the paper's f: each (r, s, a) of the specification that fits into the context.
 
-    `classes`: the class of each word, which class features use in place of remote words.
+    `classes`: the class of each word, which class features use in place of remote words. `fields`: the values of the
+    sentence's fields, which stand before the words of a feature that has one.
     """
     found: set[Feature] = set()
     n = len(context)
     for term in spec.terms:
+        if term.kind == "side":
+            for i, t in enumerate(spec.types):
+                if t.side == term.side and t.side in (fields or {}) and t.a <= n:
+                    found.add((i, ((fields or {})[t.side], *context[n - t.a :])))
+            continue
         longest = n if term.s.high is None else term.s.high
         for r in range(term.r.low, (term.r.high or 0) + 1):
             for a in range(term.a.low, (term.a.high or 0) + 1):
@@ -57,7 +66,8 @@ def features_of(spec: FeatureSpec, context: Sentence, classes: Sequence[int] = (
                         remote = [classes[word] for word in remote]
                     type_index = next(
                         i for i, t in enumerate(spec.types)
-                        if (t.r, t.a, t.s, t.classes) == (r, a, None if term.tied else s, by_class) and t.family is None
+                        if (t.r, t.a, t.s, t.classes) == (r, a, None if term.tied else s, by_class)
+                        and t.family is t.side is None
                     )  # fmt: skip
                     found.add((type_index, (*remote, *adjacent)))
     return found
@@ -108,7 +118,8 @@ def key_of(spec: FeatureSpec, layout: KeyLayout, feature: Feature) -> int:
     if not words:
         return 1
     t = spec.types[type_index]
-    remote, adjacent = words[: t.r], words[t.r :]
+    first = 1 if t.side is not None else t.r
+    remote, adjacent = words[:first], words[first:]
     h = mix64(((_chain(adjacent) * REMOTE_MULTIPLIER) & _64_BITS) ^ _chain(remote) ^ t.salt)
     return (h & layout.hash_mask) | (type_index << layout.type_shift) | 1
 
@@ -129,21 +140,26 @@ class Adjustment:
 
     def __init__(
         self, spec: FeatureSpec, layout: KeyLayout, masks: dict[int, int], table: np.ndarray,
-        buckets: tuple[str, str], bucket_hashes: tuple[np.ndarray, np.ndarray], start: float = 0.0,
+        buckets: tuple[str, str], bucket_hashes: tuple[np.ndarray, ...], start: float = 0.0,
+        classes: Sequence[tuple[np.ndarray, int]] = (),
     ) -> None:  # fmt: skip
         """`masks`: conjunctions as bit masks of the seven elementary metafeatures, with their multiplicities.
 
         `buckets`: how feature counts and link counts are bucketed. `start`: the initial value of every A(i, j).
+        `bucket_hashes`: of feature counts, link counts and diversities. `classes`: of links, by type and target, and
+        the salt of each such metafeature.
         """
+        self.classes, self.has_diversity = classes, any(mask >> DIVERSITY & 1 for mask in masks)
         self.spec, self.layout, self.masks, self.table = spec, layout, masks, table
         self.buckets, self.bucket_hashes, self.start = buckets, bucket_hashes, start
 
     def metafeatures(
-        self, feature: Feature, target: int, feature_count: int, link_count: int, seen: int | None = None
-    ) -> list[tuple[int, int, float, int]]:
+        self, feature: Feature, target: int, feature_count: int, link_count: int, seen: int | None = None,
+        diversity: int = 1,
+    ) -> list[tuple[int, int, float, int]]:  # fmt: skip
         """(conjunction, slot, weight, multiplicity) of each metafeature alpha_k(i, j, C_i*, C_ij).
 
-        `seen`: C_i* with the event that leave-one-out removes from `feature_count`.
+        `seen`: C_i* with the event that leave-one-out removes from `feature_count`. `diversity`: of the feature.
         """
         (feature_bucket, feature_rest), (link_bucket, link_rest) = log2_bucket(feature_count), log2_bucket(link_count)
         double_feature, double_link = (how == "double" for how in self.buckets)
@@ -158,6 +174,9 @@ class Adjustment:
             (0, 1.0 - link_rest if double_link else 1.0),
             (int(self.bucket_hashes[0][feature_bucket + 1]), feature_rest if double_feature else 0.0),
             (0, link_rest if double_link else 0.0),
+            *[(0, 0.0)] * 2,  # bits that stand for other components
+            (int(self.bucket_hashes[2][half_octaves(diversity)]) if len(self.bucket_hashes) > 2 else 0, 1.0),
+            *((mix64(int(values[feature[0] % len(values), target]) ^ salt), 1.0) for values, salt in self.classes),
         ]
         found = []
         for mask, multiplicity in self.masks.items():
@@ -201,13 +220,22 @@ class Adjustment:
 
     def __call__(
         self, feature: Feature, target: int, feature_count: int, link_count: int, lexical: bool = True,
-        seen: int | None = None,
+        seen: int | None = None, diversity: int = 1,
     ) -> float:  # fmt: skip
         """A(i, j); without `lexical`, metafeatures that contain the feature's identity are left out."""
-        found = self.metafeatures(feature, target, feature_count, link_count, seen)
+        found = self.metafeatures(feature, target, feature_count, link_count, seen, diversity)
         return self.start + sum(
             m * w * float(self.table[slot, 0]) for mask, slot, w, m in found if lexical or not mask >> FEATURE & 1
         )
+
+
+def continuation(spec: FeatureSpec, counts: Counts, words: int) -> np.ndarray:
+    """The half octave of how many features of each type each target follows, 0 for none. (types, words) uint32"""
+    made = np.zeros((len(spec.types), words), np.uint32)
+    for (type_index, _), row in counts.items():
+        for target in row:
+            made[type_index, target] += 1
+    return np.array([[half_octaves(int(n)) if n else 0 for n in row] for row in made], np.uint32)
 
 
 def matrix(counts: Counts, adjustment: Adjustment, leave_one_out: bool = False) -> Matrix:
@@ -219,7 +247,9 @@ def matrix(counts: Counts, adjustment: Adjustment, leave_one_out: bool = False) 
     for feature, row in counts.items():
         n = sum(row.values())
         lexical = n > 1 or not leave_one_out
-        m[feature] = {j: math.exp(adjustment(feature, j, n, c, lexical)) * c / n for j, c in row.items()}
+        m[feature] = {
+            j: math.exp(adjustment(feature, j, n, c, lexical, diversity=len(row))) * c / n for j, c in row.items()
+        }
     return m
 
 
@@ -283,12 +313,30 @@ def left_out_prediction(
     y: dict[int, float] = defaultdict(float)
     for feature in features_of(spec, context):
         seen = sum(counts[feature].values())
-        n = seen - 1
+        n, diversity = seen - 1, len(counts[feature]) - (counts[feature][target] == 1)
         for j, c in counts[feature].items():
             c -= j == target
             if n and c:
-                y[j] += math.exp(adjustment(feature, j, n, c, seen=seen)) * c / n
+                y[j] += math.exp(adjustment(feature, j, n, c, seen=seen, diversity=diversity)) * c / n
     return y
+
+
+def negative_parts(
+    row: dict[int, int], adjustment: Adjustment, feature: Feature, target: int
+) -> list[tuple[int, float]]:
+    """The negative part of a feature's gradient with leave-one-out, by the feature's diversity.
+
+    The negative part stands for the events of other targets, each left out. One whose target was seen once takes the
+    target with it, so the diversity is one less. Diversities of one bucket are one part.
+    """
+    n, c, diversity = sum(row.values()), row[target], len(row)
+    lost = sum(other == 1 for j, other in row.items() if j != target)
+    shares = {diversity: (n - c - lost) / (n - 1), diversity - 1: lost / (n - 1)}
+    if not adjustment.has_diversity or not lost or half_octaves(diversity) == half_octaves(diversity - 1):
+        shares = {diversity: (n - c) / (n - 1)}
+    return [
+        (d, share * math.exp(adjustment(feature, target, n - 1, c, seen=n, diversity=d))) for d, share in shares.items()
+    ]
 
 
 def gradients(
@@ -310,14 +358,13 @@ def gradients(
         if leave_one_out:
             if n == 1:
                 continue
-            e = math.exp(adjustment(feature, target, n - 1, c, seen=n))
-            negative[feature] = (n - c) / c * c / (n - 1) * e
+            negative[feature] = sum(part for _, part in negative_parts(counts[feature], adjustment, feature, target))
             positive[feature] = 0.0
             if c > 1:
-                e = math.exp(adjustment(feature, target, n - 1, c - 1, seen=n))
+                e = math.exp(adjustment(feature, target, n - 1, c - 1, seen=n, diversity=len(counts[feature])))
                 positive[feature] = (c - 1) / (n - 1) * e
         else:
-            m = math.exp(adjustment(feature, target, n, c)) * c / n
+            m = math.exp(adjustment(feature, target, n, c, diversity=len(counts[feature]))) * c / n
             negative[feature], positive[feature] = m * n / c, m
     y = sum(positive.values())
     parts = {}
@@ -339,18 +386,24 @@ def train_group(
     Steps by positive parts with metafeatures of their own come last.
     """
     parts = [gradients(spec, counts, adjustment, context, target, leave_one_out) for context, target, _ in group]
+    negatives = [
+        {f: negative_parts(counts[f], adjustment, f, target) if leave_one_out else [(len(counts[f]), g)]
+         for f, (g, _) in of_event.items()}
+        for (_, target, _), of_event in zip(group, parts, strict=True)
+    ]  # fmt: skip
     last = []
-    for (_, target, order), of_event in zip(group, parts, strict=True):
+    for (_, target, order), of_event, of_features in zip(group, parts, negatives, strict=True):
         for feature in order:
-            if feature in of_event:
-                last += _train_feature(counts, adjustment, feature, target, of_event[feature], rate, leave_one_out)
+            for i, (diversity, g_n) in enumerate(of_features.get(feature, ())):
+                both = g_n, 0.0 if i else of_event[feature][1]
+                last += _train_feature(counts, adjustment, feature, target, both, rate, leave_one_out, diversity)
     for slot, g in last:
         _step(adjustment.table, slot, g, rate)
 
 
 def _train_feature(
     counts: Counts, adjustment: Adjustment, feature: Feature, target: int,
-    parts: tuple[float, float], rate: float, leave_one_out: bool,
+    parts: tuple[float, float], rate: float, leave_one_out: bool, diversity: int,
 ) -> list[tuple[int, float]]:  # fmt: skip
     """Take the steps of one feature's metafeatures; return (slot, gradient) of those that come last.
 
@@ -361,10 +414,11 @@ def _train_feature(
     seen, c = sum(counts[feature].values()), counts[feature][target]
     n = seen - leave_one_out
     c_p = c - 1 if leave_one_out else c
-    at_n = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, n, c, seen)}
-    at_p = {}
-    if c_p:
-        at_p = {mask: (slot, w) for mask, slot, w, _ in adjustment.metafeatures(feature, target, n, c_p, seen)}
+    found = adjustment.metafeatures(feature, target, n, c, seen, diversity)
+    at_n, at_p = {mask: (slot, w) for mask, slot, w, _ in found}, {}
+    if c_p and g_p:
+        found = adjustment.metafeatures(feature, target, n, c_p, seen, diversity)
+        at_p = {mask: (slot, w) for mask, slot, w, _ in found}
     last = []
     for mask in dict.fromkeys([*at_n, *at_p]):
         (slot_n, w_n), (slot_p, w_p) = at_n.get(mask, (None, 0.0)), at_p.get(mask, (None, 0.0))

@@ -22,7 +22,7 @@ class BeamScorer(ABC):
     def __init__(self, extractor: Extractor, kernels: tuple[Any, Any]) -> None:
         self.extractor = extractor
         self.expand, self.step = kernels
-        self.state_bytes = -1 if extractor.has_families else 4 * extractor.state_width
+        self.state_bytes = -1 if extractor.needs_text else 4 * extractor.state_width
         """Length of a state that `step` takes; -1 where features of families need more than a state."""
         self.tag = extractor.vocabulary.tag
         self._kept: list[Any] = []  # arrays whose addresses are in records, which live as long as the model
@@ -39,7 +39,7 @@ class BeamScorer(ABC):
         """The address of a new record of this model, with scratch memory for one call at a time."""
         record, arrays = self.record()
         record["words"], record["tag"] = len(self.extractor.vocabulary), self.tag
-        record["width"] = -1 if self.extractor.has_families else self.extractor.state_width
+        record["width"] = -1 if self.extractor.needs_text else self.extractor.state_width
         record["never_a_target"] = self.extractor.vocabulary.never_a_target
         record["hash_mask"] = self.extractor.layout.hash_mask
         for name, array in arrays.items():

@@ -53,6 +53,10 @@ def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: i
     if model.vocabulary.closed:
         logs[unknown] = 0
     n = np.diff(np.append(begins, len(tokens))) - 1
+    if text.first_field is not None:
+        values = np.flatnonzero(tokens >= text.first_field)
+        logs[values] = 0
+        n -= np.bincount(np.searchsorted(begins, values, "right") - 1, minlength=len(n))
     oov = np.bincount(np.searchsorted(begins, unknown, "right") - 1, minlength=len(n))
     scores = LineScores(
         np.add.reduceat(logs, begins) if len(n) else np.empty(0), n, oov, n - oov if model.vocabulary.closed else n

@@ -12,7 +12,8 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from snm import manifest, storage
-from snm.errors import FormatError, InputError, MissingExtra
+from snm.arguments import shown
+from snm.errors import FormatError, InputError, MissingExtra, SettingsError
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.kernels import caches as cache_kernels
@@ -27,6 +28,7 @@ from snm.model import IDS, Explanation, LanguageModel, Part, contiguous, wrong_s
 from snm.scoring.beams import BeamScorer, SnmBeams
 from snm.scoring.texts import TextScorer
 from snm.text.encoding import Sentence, Sentences, Text
+from snm.text.fields import name_of
 
 if TYPE_CHECKING:
     from snm.gate.fitting import GateEvents
@@ -79,8 +81,21 @@ class RowModel(LanguageModel):
     def state_width(self) -> int:
         return self.extractor.state_width
 
-    def start(self) -> bytes:
-        return np.full(self.state_width, BEGIN ^ self.vocabulary.tag, "<u4").tobytes()
+    def start(self, fields: str = "") -> bytes:
+        """The state at the beginning of a sentence; `fields` of the sentence, such as "speaker=ann"."""
+        if not isinstance(fields, str):
+            raise SettingsError(f"fields is {shown(fields)}; expected a string such as 'speaker=ann'")
+        state, fixed = np.full(self.state_width, BEGIN, np.uint32), self.extractor.fixed
+        values, words = self.vocabulary.split(fields)
+        if words:
+            known = ", ".join(self.vocabulary.fields) or "none"
+            raise SettingsError(f"{shown(words[0])} is no field of this model; its fields are {known}")
+        if values:
+            last = {name_of(value): value for value in values}  # of each field, the last value counts
+            ids = self.vocabulary.ids_of(last.values())
+            state[1:] = ids[-1]  # in place of earlier words, which there are none of
+            state[1 : min(fixed, len(ids) + 1)] = ids
+        return (state ^ np.uint32(self.vocabulary.tag)).astype("<u4").tobytes()
 
     @cached_property
     @abstractmethod
@@ -115,7 +130,7 @@ class RowModel(LanguageModel):
             pass
         finally:
             beams.idle.append(address)
-        if self.extractor.has_families:
+        if self.extractor.needs_text:
             return self._expand_by_text(states, words)
         ids = self._candidates(states, words)
         if not len(states) or not ids.size:
@@ -134,6 +149,8 @@ class RowModel(LanguageModel):
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
         kernel, tag, words_known, width = self._following
+        if self.extractor.fixed:
+            return self._follow_after_fields(states, words, chosen)
         try:
             after = np.empty((len(chosen), width), IDS)
             if kernel(states, words, tag, words_known, chosen, after):
@@ -145,6 +162,18 @@ class RowModel(LanguageModel):
         after = np.empty((len(chosen), width), IDS)
         if len(chosen):
             kernel(contiguous(states, IDS), ids, tag, words_known, chosen, after)
+        return after
+
+    def _follow_after_fields(
+        self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray
+    ) -> np.ndarray:
+        """`follow`, where `<S>` and the values of fields stay at the beginning of a state."""
+        ids, fixed = self._candidates(states, words), self.extractor.fixed
+        chosen = self._chosen(chosen, len(states) * ids.shape[-1])
+        rows, columns = np.divmod(chosen, max(1, ids.shape[-1]))
+        after = states[rows].copy()
+        after[:, fixed:-1] = states[rows, fixed + 1 :]
+        after[:, -1] = (ids[columns] if ids.ndim == 1 else ids[rows, columns]) ^ IDS.type(self.vocabulary.tag)
         return after
 
     @cached_property
@@ -248,7 +277,8 @@ class SnmModel(RowModel):
         if not words:
             raise InputError("nothing to explain; expected a sentence of at least one word")
         tokens = np.append(self.context(sentence), np.uint32(END))
-        return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
+        first = len(tokens) - len(words) - 1
+        return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], first)]
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
         found, scale = self._look_up(self._keys(tokens[:-1]), tokens[-1], tokens[:-1])
@@ -273,8 +303,13 @@ class SnmModel(RowModel):
         feature_type = self.spec.types[template.type_index]
         if feature_type.family is not None:
             return f"[{feature_type}]"
-        words = [self.vocabulary.words[i] for i in context]
+        v = self.vocabulary
+        words = [v.words[i if i < v.first_field else BEGIN] for i in context]
         adjacent = words[len(words) - template.a :]
+        if feature_type.side is not None:
+            values = [v.words[i] for i in context if i >= v.first_field]
+            value = next(value for value in reversed(values) if name_of(value) == feature_type.side)
+            return f"[{' '.join([value[1:], *adjacent])}]"
         if template.r == 0:
             return f"[{' '.join(adjacent)}]"
         end = len(words) - template.a - template.s

@@ -63,6 +63,7 @@ class SourcesModel(LanguageModel):
             )
         with manifest.opening(self.path):
             self.vocabulary = manifest.read_vocabulary(self.path, m)
+            self.spelling = manifest.read_spelling(self.path, m)
             words = [
                 Words.of(model.vocabulary, self.vocabulary, share) for model, share in zip(members, shares, strict=True)
             ]
@@ -241,7 +242,7 @@ class SourcesModel(LanguageModel):
     @cached_property
     def _has_families(self) -> bool:
         """Whether features of families need more than a state."""
-        return any(member.extractor.has_families for member in self.members)
+        return any(member.extractor.needs_text for member in self.members)
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = self._candidates(states, words)

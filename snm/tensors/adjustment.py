@@ -10,6 +10,7 @@ from torch import Tensor
 
 from snm.adjustment.metafeatures import MetafeatureSet
 from snm.adjustment.settings import TrainingSettings
+from snm.counts.store import StoredCounts
 from snm.features.extraction import Extractor
 from snm.layouts.counts import Counts
 from snm.layouts.weights import (
@@ -180,6 +181,9 @@ class TensorAdjustment:
         return total.clamp(-MAX_EXPONENT, MAX_EXPONENT)
 
     # -- rows of M
+
+    def measure(self, unigrams: Counts, counts: StoredCounts, threads: int = 1) -> None:
+        """Nothing: metafeatures that need more of the counts are for the CPU."""
 
     def singles(self) -> np.ndarray:
         """See `AdjustmentFunction.singles`."""

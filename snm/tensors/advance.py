@@ -55,7 +55,10 @@ class Rows:
         self.singles = moved(matrix.values[matrix.singles.astype(np.int64)].astype(np.float32))
         """Weights of features seen once. (types with such features, words)"""
         self.single_of_template = moved(matrix.single_of_template.copy())
-        self.parent_of_template = matrix.parent_of_template.tolist()
+        self._levels = [
+            (torch.from_numpy(level).to(device), torch.from_numpy(matrix.parent_of_template[level]).to(device))
+            for level in _levels_of(matrix.parent_of_template)
+        ]
 
     def find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each key, and whether there is one. (states, templates) int64"""
@@ -64,11 +67,17 @@ class Rows:
         tops = shift_right(keys, self.shift)
         rows = torch.searchsorted(self.tops, tops).clamp_(max=len(self.tops) - 1)
         found = (self.tops[rows] == tops) & (keys != 0)
-        columns = list(found.unbind(1))
-        for q, parent in enumerate(self.parent_of_template):
-            if parent > 0:  # a stored feature's parents are stored too
-                columns[q] = columns[q] & (columns[parent] | (keys[:, parent] == 0))
-        return rows, torch.stack(columns, 1)
+        for level, parents in self._levels:  # a stored feature's parents are stored too
+            found[:, level] &= found[:, parents] | (keys[:, parents] == 0)
+        return rows, found
+
+
+def _levels_of(parents: np.ndarray) -> list[np.ndarray]:
+    """Templates with a parent, those whose parent has none first, then those with parents among these, and so on."""
+    depths = np.zeros(len(parents), np.int64)
+    for q, parent in enumerate(parents.tolist()):
+        depths[q] = depths[parent] + 1 if parent > 0 else 0
+    return [np.flatnonzero(depths == depth) for depth in range(1, int(depths.max(initial=0)) + 1)]
 
 
 class NextStates:

@@ -61,7 +61,7 @@ class TokenBlocks:
             extract(self.tokens, self.by_class, self.positions, self._templates, start, stop, hash_mask, keys)
         else:
             self._fill(keys, start, stop, hash_mask)
-        if self.extractor.has_families:
+        if self.extractor.needs_text:
             own = len(self._templates)
             keys[own:] = tensor_of(self.extractor.keys(self.host_tokens, start, stop)[own:], self.device)
         return keys

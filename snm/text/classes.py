@@ -11,7 +11,7 @@ import numpy as np
 
 from snm.errors import SettingsError
 from snm.kernels import classes as class_kernels
-from snm.layouts.tokens import UNKNOWN
+from snm.layouts.tokens import BEGIN, UNKNOWN
 from snm.progress import Advance, ignore
 from snm.text.encoding import Text
 from snm.text.sampling import sample_sentences
@@ -42,6 +42,8 @@ def learn_classes(
         raise SettingsError(f"{classes} classes; expected {fixed + 1} to {1 << 16}")
     most = MAX_TOKENS if memory is None else min(MAX_TOKENS, memory // TOKEN_BYTES)
     tokens = sample_sentences(text, most, seed).tokens
+    if text.first_field is not None:
+        tokens = np.where(tokens < text.first_field, tokens, np.uint32(BEGIN))
     after, before = _neighbours(tokens[:-1], tokens[1:], words), _neighbours(tokens[1:], tokens[:-1], words)
     classes_of = np.arange(words) % (classes - fixed) + fixed
     classes_of[:fixed] = np.arange(fixed)

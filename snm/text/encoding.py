@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -24,6 +25,7 @@ from snm.errors import InputError, SettingsError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.progress import Advance, Notify, ignore
+from snm.text.fields import MARK, FieldMarker, name_of, others
 from snm.text.files import BLOCK, BadLines, Sources, are_files, find_files, names, read_blocks, read_lines
 from snm.text.spelling import RareWords, Spelling
 from snm.text.vocabulary import Vocabulary, has_white_space, split_words, word_table
@@ -88,20 +90,34 @@ class Text:
     bad_lines: int = 0  # that were repaired or left out, see `snm.text.files.BadLines`
     bytes: int = 0  # of its words in UTF-8, and one for the space or line end after each; 0 if not known
     spellings: np.ndarray | None = None  # ln P(its string | `<UNK>`) of each `<UNK>`, (`<UNK>`s,) float64; if spelled
+    first_field: int | None = None  # the first id of a field's value, where lines have fields
 
     @property
     def segments(self) -> int:
         """Number of `<S>`."""
         return self.sentences if self.documents is None else self.documents
 
-    @property
+    @cached_property
     def events(self) -> int:
         """Number of targets: every word and every `</S>`."""
-        return len(self.tokens) - self.segments
+        values = 0
+        if self.first_field is not None:
+            values = sum(int(np.count_nonzero(piece >= self.first_field)) for piece in self.pieces())
+        return len(self.tokens) - self.segments - values
+
+    def targets(self) -> np.ndarray:
+        """Which tokens are targets. (tokens,) bool"""
+        return are_targets(self.tokens, self.first_field)
 
     def pieces(self) -> Iterator[np.ndarray]:
         """All tokens, PIECE at a time."""
         return (self.tokens[start : start + PIECE] for start in range(0, len(self.tokens), PIECE))
+
+
+def are_targets(tokens: np.ndarray, first_field: int | None) -> np.ndarray:
+    """Which tokens are targets: neither `<S>` nor a field's value. (tokens,) bool"""
+    found: np.ndarray = tokens != BEGIN
+    return found if first_field is None else found & (tokens < first_field)
 
 
 def count_words(text: Text, words: int) -> np.ndarray:
@@ -334,9 +350,10 @@ def encode_blocks(
 ) -> Text:  # fmt: skip
     encoder = _Encoder(*vocabulary.table, learn=False, documents=vocabulary.document)
     spellings: list[np.ndarray] = []
+    marker = vocabulary.marker()
 
     def encoded() -> Iterator[np.ndarray]:
-        for block in blocks:
+        for block in blocks if marker is None else map(marker, blocks):
             yield from encoder.encode(block)
             if spelling is not None:
                 spellings.append(spelling.log_probabilities(block, encoder.unknown))
@@ -347,7 +364,11 @@ def encode_blocks(
     tokens = join(encoded())
     documents = encoder.documents_read if vocabulary.document else None
     spelled = None if spelling is None else np.concatenate([np.empty(0), *spellings])
-    return Text(tokens, encoder.sentences, documents, bytes=encoder.bytes, spellings=spelled)
+    first_field, of_fields = (None, 0) if marker is None else (vocabulary.first_field, marker.bytes)
+    return Text(
+        tokens, encoder.sentences, documents, bytes=encoder.bytes - of_fields, spellings=spelled,
+        first_field=first_field,
+    )  # fmt: skip
 
 
 def read_corpus(
@@ -363,14 +384,17 @@ def read_corpus(
     memory: int | None = None,
     notify: Notify = ignore,
     rare: RareWords | None = None,
+    fields: Sequence[str] = (),
 ) -> tuple[Text, Vocabulary]:
     """Read a training text once, learn its vocabulary, and encode it.
 
     Each thread numbers the words that it reads. In the end these numbers are replaced by the ids of the vocabulary, so
     the result does not depend on the number of threads. Documents are read by one thread: they may span blocks.
     `memory`: bytes that learning the words may take, in all threads together. `on_error`: see `files.ON_ERROR`.
-    `rare`: words that are too rare for the vocabulary are added there.
+    `rare`: words that are too rare for the vocabulary are added there. `fields`: names of fields before lines, whose
+    values are added to the vocabulary if they occur `min_count` times.
     """
+    marker = FieldMarker(fields) if fields else None
     threads = 1 if documents else threads
     share = None if memory is None else memory // threads
     encoders = [_Encoder(*word_table(), learn=True, documents=documents, memory=share) for _ in range(threads)]
@@ -393,7 +417,8 @@ def read_corpus(
     def encoded() -> Iterator[np.ndarray]:
         nonlocal continued
         inside = False  # of a sentence that goes on in the next block
-        for block, number, made in parallel.ordered(encode, _blocks(sources, bad), threads):
+        blocks = _blocks(sources, bad) if marker is None else map(marker, _blocks(sources, bad))
+        for block, number, made in parallel.ordered(encode, blocks, threads):
             began = any(map(len, made))
             if inside:
                 made = _continue_sentence(made, block.endswith(b"\n"))
@@ -407,8 +432,8 @@ def read_corpus(
     bad.report(names(sources), notify)
     if not any(encoder.sentences for encoder in encoders):
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
-    text_bytes = sum(encoder.bytes for encoder in encoders)
-    lines, ids = _merge(encoders, min_count, max_words, rare)
+    text_bytes = sum(encoder.bytes for encoder in encoders) - (0 if marker is None else marker.bytes)
+    lines, ids = _merge(encoders, min_count, max_words, rare, fields)
     ends = np.cumsum([length for _, length in chunks]).tolist()
 
     def renumber(chunk: int) -> None:
@@ -419,7 +444,9 @@ def read_corpus(
     parallel.run(renumber, range(len(chunks)), threads)
     sentences = sum(encoder.sentences for encoder in encoders) - continued
     n_documents = sum(encoder.documents_read for encoder in encoders) if documents else None
-    return Text(tokens, sentences, n_documents, bad.count, text_bytes), Vocabulary.of_lines(lines, closed, documents)
+    vocabulary = Vocabulary.of_lines(lines, closed, documents)
+    first_field = vocabulary.first_field if fields else None
+    return Text(tokens, sentences, n_documents, bad.count, text_bytes, first_field=first_field), vocabulary
 
 
 def _continue_sentence(made: list[np.ndarray], ends: bool) -> list[np.ndarray]:
@@ -429,9 +456,12 @@ def _continue_sentence(made: list[np.ndarray], ends: bool) -> list[np.ndarray]:
 
 
 def _merge(
-    encoders: list[_Encoder], min_count: int, max_words: int | None, rare: RareWords | None
+    encoders: list[_Encoder], min_count: int, max_words: int | None, rare: RareWords | None, fields: Sequence[str]
 ) -> tuple[bytes, list[np.ndarray]]:
-    """The words to keep, one a line, by decreasing count and then spelling; and the id of each encoder's numbers."""
+    """The words to keep, one a line, by decreasing count and then spelling; and the id of each encoder's numbers.
+
+    The values of fields come behind all words.
+    """
     sizes = [encoder.words for encoder in encoders]
     hashes, counts, pool, starts, ends = _take_words(encoders)
     order = np.argsort(hashes, kind="stable")
@@ -442,7 +472,12 @@ def _merge(
     word_of[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
     counts = np.add.reduceat(counts[order], np.flatnonzero(new), dtype=np.int64) if len(order) else counts
     del order, new
-    kept, seldom = np.flatnonzero(counts >= max(min_count, 1)), first[counts < max(min_count, 1)]
+    often, is_value = counts >= max(min_count, 1), np.zeros(len(first), bool)
+    if fields:
+        is_value = pool[starts[first]] == ord(MARK)
+    spans = pool, starts[first], ends[first]
+    values, numbers_of_values = _values(fields, np.flatnonzero(is_value), often, *spans)
+    kept, seldom = np.flatnonzero(often & ~is_value), first[~often & ~is_value]
     if rare is not None:
         _add_some(rare, pool, starts[seldom], ends[seldom])
     starts, ends, counts = starts[first[kept]], ends[first[kept]], counts[kept]
@@ -452,10 +487,26 @@ def _merge(
         _add_some(rare, pool, starts[others], ends[others])
     final = np.full(len(first), UNKNOWN, np.uint32)
     final[kept[chosen]] = np.arange(len(SPECIAL), len(SPECIAL) + len(chosen))
+    final[is_value] = len(SPECIAL) + len(chosen) + numbers_of_values
     special = np.array([BEGIN, END, UNKNOWN], np.uint32)
     edges = np.cumsum([0, *sizes])
     ids = [np.concatenate([special, final[word_of[a:b]]]) for a, b in pairwise(edges)]
-    return _joined_words(pool, starts[chosen], ends[chosen]), ids
+    return _joined_words(pool, starts[chosen], ends[chosen]) + values, ids
+
+
+def _values(
+    fields: Sequence[str], words: np.ndarray, often: np.ndarray, pool: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> tuple[bytes, np.ndarray]:
+    """The values of fields that a vocabulary has, one a line, and the number among them of each of `words`.
+
+    Those that are not frequent have the number of their field's other values. often, starts, ends: of all words.
+    """
+    spelled = [bytes(pool[starts[i] : ends[i]]).decode() for i in words.tolist()]
+    kept = {others(name) for name in fields} | {value for value, i in zip(spelled, words, strict=True) if often[i]}
+    listed = sorted(kept, key=lambda value: (fields.index(name_of(value)), value))
+    numbers = {value: number for number, value in enumerate(listed)}
+    found = [numbers[value if value in numbers else others(name_of(value))] for value in spelled]
+    return "".join(value + "\n" for value in listed).encode(), np.array(found, np.int64)
 
 
 def _add_some(rare: RareWords, pool: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -58,7 +60,24 @@ def sample_sentences(text: Text, events: int, seed: int, join: Join = in_memory)
             yield tokens
 
     tokens = join(drawn())
-    return Text(tokens, segments) if text.documents is None else Text(tokens, ends, segments)
+    sentences, documents = (segments, None) if text.documents is None else (ends, segments)
+    return Text(tokens, sentences, documents, first_field=text.first_field)
+
+
+def folds_of(text: Text, folds: int, join: Join = in_memory) -> Iterator[tuple[Text, Text]]:
+    """(the rest, a fold) of a text, for each of its folds: neighbouring segments, about as many in each."""
+    begins = np.flatnonzero(text.tokens == BEGIN)
+    ends = np.append(begins, len(text.tokens))[np.linspace(0, len(begins), folds + 1).astype(int)]
+    for begin, end in pairwise(ends.tolist()):
+        rest = join(iter([text.tokens[:begin], text.tokens[end:]]))
+        yield _text_of(rest, text), _text_of(text.tokens[begin:end], text)
+
+
+def _text_of(tokens: np.ndarray, whole: Text) -> Text:
+    """Some segments of a text."""
+    sentences, segments = int(np.count_nonzero(tokens == END)), int(np.count_nonzero(tokens == BEGIN))
+    documents = None if whole.documents is None else segments
+    return Text(tokens, sentences, documents, first_field=whole.first_field)
 
 
 def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
@@ -75,8 +94,7 @@ def split_sentences(text: Text, events: int) -> tuple[Text, Text]:
     first = int(np.count_nonzero(events_from >= events)) - 1
     first = max(first, int(len(begins) == text.segments))  # the rest has at least one segment
     cut = len(text.tokens) - size + int(begins[first]) if first < len(begins) else len(text.tokens)
-    rest, end = text.tokens[:cut], text.tokens[cut:]
-    segments, ends = len(begins) - first, int(np.count_nonzero(end == END))
+    rest, end = replace(text, tokens=text.tokens[:cut], bytes=0), _text_of(text.tokens[cut:], text)
     if text.documents is None:
-        return Text(rest, text.segments - segments), Text(end, segments)
-    return Text(rest, text.sentences - ends, text.segments - segments), Text(end, ends, segments)
+        return replace(rest, sentences=text.segments - end.segments), end
+    return replace(rest, sentences=text.sentences - end.sentences, documents=text.segments - end.segments), end

@@ -246,7 +246,7 @@ def words_to_learn(rare: bytes, counts: np.ndarray, vocabulary: Vocabulary) -> b
     if found >= FEW_WORDS:
         return rare
     data, spans = spans_of(vocabulary.lines)
-    ids = np.arange(len(SPECIAL), len(vocabulary))
+    ids = np.arange(len(SPECIAL), vocabulary.first_field)
     order = np.lexsort((-ids, counts[ids]))[: MAX_WORDS - found]
     chosen = spans.reshape(-1, 2)[ids[order]].tolist()
     return rare + b"".join(data[start : stop + 1].tobytes() for start, stop in chosen)

@@ -14,6 +14,7 @@ from snm.arguments import flag, shown
 from snm.errors import FormatError, InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
+from snm.text.fields import MARK, FieldMarker, name_of
 
 _WHITE_SPACE = re.compile(r"[ \t-\r]+")
 ALIASES_OF_UNKNOWN = ("<unk>", "<UNK>")
@@ -76,6 +77,38 @@ class Vocabulary:
     def tag(self) -> int:
         """A checksum of the words, 32 bits. States have ids XOR tag: those of another vocabulary are noticed."""
         return zlib.crc32(self._lines)
+
+    @cached_property
+    def first_field(self) -> int:
+        """The id of the first value of a field, which is behind all words; the number of words if there is none."""
+        at = self._lines.find(f"\n{MARK}".encode())
+        return self._size if at < 0 else self._lines.count(b"\n", 0, at + 1)
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that a line may begin with."""
+        return tuple(dict.fromkeys(map(name_of, self.words[self.first_field :])))
+
+    @cached_property
+    def field_of(self) -> np.ndarray:
+        """The number of the field of each value. (values,) int64"""
+        numbers = {name: number for number, name in enumerate(self.fields)}
+        return np.array([numbers[name_of(word)] for word in self.words[self.first_field :]], np.int64)
+
+    def marker(self) -> FieldMarker | None:
+        """What marks the fields of a text; None if the vocabulary has none."""
+        if self.first_field == self._size:
+            return None
+        return FieldMarker(self.fields, frozenset(self._lines.split(b"\n")[self.first_field : -1]))
+
+    def split(self, line: str) -> tuple[list[str], list[str]]:
+        """The values of fields before a line, as the vocabulary has them, and the words of the line."""
+        marker = self.marker()
+        if marker is None:
+            return [], split_words(line)
+        words = split_words(marker(line.encode(errors="replace")).decode())
+        n = next((i for i, word in enumerate(words) if not word.startswith(MARK)), len(words))
+        return words[:n], words[n:]
 
     @property
     def never_a_target(self) -> int:
