@@ -6,7 +6,7 @@ arrays on the device, sorted by key; those of a step are found by searching, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def device_of(name: Any) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as error:
         reason = str(error).split("\n")[0]
         raise SettingsError(f"device {shown(name)} cannot be used: {reason}; expected cuda or cpu") from None
     return device
@@ -128,8 +128,11 @@ class TensorModel:
     def _ids_of(self, labels: Sequence[str] | None) -> np.ndarray:
         if labels is None:
             return np.arange(len(self.vocabulary), dtype=np.int64)
-        if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        if isinstance(labels, str) or not isinstance(labels, Iterable):
             raise SettingsError(f"labels is {shown(labels)}; expected a list of strings")
+        labels = list(labels)
+        if not labels or not all(isinstance(label, str) for label in labels):
+            raise SettingsError(f"labels is {shown(labels)}; expected a list of strings, one or more")
         ids = {**self.vocabulary.ids, "</s>": END}
         found = np.array([ids.get(label, UNKNOWN) for label in labels], np.int64)
         if (found == UNKNOWN).all():
