@@ -31,8 +31,9 @@ from tests.channel import LABELS, logits_of, piece_labels, piece_logits_of, plai
 NOISES = (0.1, 0.2, 0.35)
 TRAIN_WORDS, LINES_BESIDE, PIECES = 10_000_000, 60_000, 256
 WORDS = 6, 25
-WEIGHTS = list(itertools.product((0.4, 0.6, 0.8, 1.0, 1.3), (0.0, 1.0, 2.0)))  # alpha, beta
-TUNED, TUNING_BEAM, BEAM, ERROR_NOISE = 120, 50, 200, 0.3
+WEIGHTS = list(itertools.product((0.3, 0.5, 0.7, 0.9), (1.0, 2.0, 3.0)))  # alpha, beta
+TUNED, TUNING_BEAM, BEAM = 100, 50, 100
+ERROR_NOISES = 0.1, 0.2, 0.3
 HOUR = 180_000  # frames of 20 ms
 Utterance = tuple[str, np.ndarray]
 
@@ -214,8 +215,13 @@ def errors(bench: Bench) -> list[dict[str, Any]]:
         members = [models["medium"], models["Kneser-Ney 5"], "--dev", bench.work / "plain-valid.txt"]
         timed([sys.executable, "-m", "snm", "mix", *members, "-o", mixture], cwd=ROOT)
     models["medium and Kneser-Ney 5, mixed"] = mixture
-    tuning = _utterances(bench, "valid", TUNED, 1, (ERROR_NOISE,))
-    test = _utterances(bench, "test", bench.options.utterances, 2, (ERROR_NOISE,))
+    return [row for noise in ERROR_NOISES for row in _errors_at(bench, models, noise)]
+
+
+def _errors_at(bench: Bench, models: dict[str, Path], noise: float) -> list[dict[str, Any]]:
+    """Rows of the table for one noise."""
+    tuning = _utterances(bench, "valid", TUNED, 1, (noise,))
+    test = _utterances(bench, "test", bench.options.utterances, 2, (noise,))
     words = np.array([len(line.split()) for line, _ in test])
     counted: dict[str, np.ndarray] = {}
     rows = []
@@ -226,6 +232,7 @@ def errors(bench: Bench) -> list[dict[str, Any]]:
         counted[name] = _errors(decoder, test, BEAM)
         low, high = _interval(counted[name], counted["Kneser-Ney 5"])
         rows.append({
+            "noise": noise,
             "model": name,
             "alpha": decoder.alpha,
             "beta": decoder.beta,
