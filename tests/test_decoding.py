@@ -13,6 +13,7 @@ import pytest
 
 import snm
 from snm.decoding import Beam, Decoder, build_ctcdecoder, confidences
+from snm.decoding.logits import log_probabilities
 from snm.errors import InputError, SettingsError, SnmError
 from snm.reference import decoding as reference
 from snm.settings import Settings
@@ -48,7 +49,7 @@ def known_words(model: snm.LanguageModel) -> frozenset[str]:
     return frozenset(model.vocabulary.words[3:])
 
 
-def oracle_of(model: snm.StatefulModel | None, order: int = 1, **how: Any) -> reference.Search:
+def oracle_of(model: snm.LanguageModel | None, order: int = 1, **how: Any) -> reference.Search:
     labels = how.pop("labels", LABELS)
     if model is None:
         return reference.Search(labels, **how)
@@ -83,6 +84,16 @@ class TestBesideTheOracle:
         for _, logits in sentences(text, 3):
             settings = oracle_of(skips, width=15)
             check(decoder.decode_beams(logits, 15), reference.decode(logits.astype(np.float64), settings))
+
+    @pytest.mark.parametrize("kind", ["lstm", "hsme", "mixture"])
+    def test_models_of_other_kinds(self, kind: str) -> None:
+        model = snm.load(GOLDEN / "format3" / kind)
+        labels = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]
+        decoder = build_ctcdecoder(labels, model)
+        logits = logits_of("the old stone", 0.3, np.random.default_rng(2))[:, :28]
+        settings = oracle_of(model, 1 << 16, labels=labels, width=8, by_history=True)
+        rows = log_probabilities(logits, decoder._set)
+        check(decoder.decode_beams(logits, 8, prune_history=True), reference.decode(rows, settings))
 
     def test_no_model(self, text: Path) -> None:
         decoder = build_ctcdecoder(LABELS)
@@ -397,7 +408,6 @@ class TestErrors:
             lambda: decoder.decode_batch(None, 3),
             lambda: build_ctcdecoder(LABELS, lexicon="closed"),
             lambda: build_ctcdecoder([letter.upper() for letter in LABELS], backoff),
-            lambda: build_ctcdecoder(LABELS, snm.load(GOLDEN / "format3" / "lstm")),
         ]
         for call in calls:
             with pytest.raises(SnmError) as error:

@@ -1,4 +1,4 @@
-"""Scores of words after histories, from any model that scores word by word, for many histories in one call."""
+"""Scores of words after histories, from any model, for many histories in one call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from snm.arguments import shown
 from snm.errors import SettingsError
 from snm.kenlm.histories import null_state, order_of
 from snm.layouts.tokens import END, SPECIAL
-from snm.model import IDS, LanguageModel, StatefulModel
+from snm.model import IDS, LanguageModel
 
 NEVER = -100.0  # log10 P of a word that a model never predicts, as in KenLM
 
@@ -19,11 +19,6 @@ class WordScores:
     """The language model of a decoder."""
 
     def __init__(self, model: LanguageModel) -> None:
-        if not isinstance(model, StatefulModel):
-            raise SettingsError(
-                f"{model.path} scores whole sentences only; expected an SNM or backoff model, or a mixture of them; "
-                f"decode without it, and rescore the beams with snm rescore"
-            )
         self.model, self.order, self.width = model, order_of(model), model.state_width
         self.begin, self.null = model.start(), null_state(model)
 

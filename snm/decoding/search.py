@@ -11,6 +11,7 @@ from snm.decoding.results import Beam, Frames
 from snm.decoding.scores import WordScores
 from snm.kernels import decoding as kernels
 from snm.layouts.decoding import (
+    ALL_WORDS,
     BEAM,
     BEAMS,
     CANDIDATES,
@@ -140,7 +141,8 @@ class BeamSearch:
 
     def forget(self, depth: int) -> None:
         """Let `compact` forget words and frames before this depth, but for those that the model can see."""
-        self.arrays.counters[CUT] = max(0, depth - max(2, self.task.limits.order))
+        order = self.task.limits.order
+        self.arrays.counters[CUT] = max(0, depth - max(2, order if order < ALL_WORDS else 0))
 
     # ---------------------------------------------------------------------------------------------
     # results

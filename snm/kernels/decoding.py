@@ -14,6 +14,7 @@ from snm.kernels.compile import helper, kernel
 from snm.kernels.hashing import extend, mix64
 from snm.kernels.tries import child_of, follow
 from snm.layouts.decoding import (
+    ALL_WORDS,
     BEAMS,
     BEGINS,
     BLANK,
@@ -88,7 +89,9 @@ def finished_word(candidate, beam, search, limits):
     word.piece = FIRST_LABEL - candidate.label if beam.piece == NONE else beam.piece
     word.id, word.known = max(candidate.id, np.int64(UNKNOWN)), candidate.id != NONE
     word.depth = before.depth + 1
-    word.recent = recent_words(beam.word, candidate.hash, limits.order, search.words)
+    word.recent = candidate.text
+    if limits.order < ALL_WORDS:
+        word.recent = recent_words(beam.word, candidate.hash, limits.order, search.words)
     word.hot, word.score = before.hot + candidate.bonus, before.score
     if limits.has_model:
         search.pending[search.counters[PENDING]] = node

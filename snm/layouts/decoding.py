@@ -17,6 +17,9 @@ DEAD = 1
 TYPICAL_LETTERS = 6
 """Unfinished unknown words that are longer cost more."""
 
+ALL_WORDS = 1 << 10
+"""A model of this order or more sees all words of a text."""
+
 NODE_BITS = 21
 """Low bits of an edge's key that hold the character."""
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from snm.arguments import shown, whole_number
-from snm.errors import InputError, SettingsError
+from snm.errors import InputError
 from snm.layouts.tokens import END
-from snm.model import IDS, LanguageModel, StatefulModel
+from snm.model import IDS, LanguageModel
 from snm.rescoring.nbest import Hypothesis, NBest
 from snm.rescoring.weights import Weights
 
@@ -173,11 +173,6 @@ class _Path(NamedTuple):
 
 def best_path(model: LanguageModel, lattice: Lattice, weights: Weights, *, beam: int = BEAM, n: int = 1) -> NBest:
     """The n best texts of a lattice. At each node the `beam` best paths of different states of the model are kept."""
-    if not isinstance(model, StatefulModel):
-        raise SettingsError(
-            f"{model.path} scores whole sentences only; expected an SNM or backoff model for lattices; rescore n-best "
-            f"lists with it"
-        )
     whole_number("beam", beam, 1)
     whole_number("n", n, 1)
     if not lattice.final:
@@ -216,7 +211,7 @@ def _kept(paths: list[_Path], weights: Weights, beam: int) -> list[_Path]:
     return list(best.values())[:beam]
 
 
-def _extended(model: StatefulModel, paths: list[_Path], arcs: list[Arc]) -> Iterator[tuple[Arc, _Path]]:
+def _extended(model: LanguageModel, paths: list[_Path], arcs: list[Arc]) -> Iterator[tuple[Arc, _Path]]:
     """Each path with each arc. The model is asked for all words after all paths in one call."""
     for arc in arcs:
         if arc.word is None:
@@ -237,7 +232,7 @@ def _extended(model: StatefulModel, paths: list[_Path], arcs: list[Arc]) -> Iter
             )  # fmt: skip
 
 
-def _ended(model: StatefulModel, paths: list[_Path], final: tuple[float, float]) -> list[_Path]:
+def _ended(model: LanguageModel, paths: list[_Path], final: tuple[float, float]) -> list[_Path]:
     """Paths with the scores of the end."""
     states = np.stack([path.state for path in paths])
     scores = model.expand(states, np.array([END], IDS))[:, 0] * math.log(10)

@@ -31,7 +31,7 @@ def device_of(name: Any) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as error:
-        reason = str(error).split("\n")[0]
+        reason = shown(str(error).split("\n")[0])
         raise SettingsError(f"device {shown(name)} cannot be used: {reason}; expected cuda or cpu") from None
     return device
 
