@@ -261,7 +261,8 @@ class TestLattices:
         walk(0, [])
         found = best_path(model, lattice, weights, n=3)
         total, text = max(paths)
-        assert (found.hypotheses[0].text, found.hypotheses[0].total) == (text, pytest.approx(total, abs=1e-6))
+        assert found.hypotheses[0].text == text
+        assert found.hypotheses[0].total == pytest.approx(total, abs=1e-6)
         assert len({h.text for h in found.hypotheses}) == len(found.hypotheses)
 
     def test_the_command(self, model: Any, tmp_path: Path) -> None:

@@ -107,9 +107,10 @@ class TensorModel:
         labels: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         """`gate` as `Gate.folded` makes it. `labels`: the words of the columns; without them all of the vocabulary."""
-        if extractor.has_families or len(extractor.spec.caches):
+        if extractor.needs_text or extractor.spec.caches:
             raise SettingsError(
-                "feature families and caches cannot be computed on a device; expected n-grams and skips"
+                "features of families and of fields, and caches, cannot be computed on a device; expected a model of "
+                "n-grams, skips and classes"
             )
         self.device, self.vocabulary = device, extractor.vocabulary
         self.width = extractor.state_width
