@@ -1,6 +1,7 @@
 """The CTC decoder: beside pyctcdecode, hot words, streams, and word error rates with models of the same text.
 
-    python benchmarks/ctc.py CORPUS [--work DIR] [--utterances N] [--only beside|hot|streams|errors] [--json FILE]
+    python benchmarks/ctc.py CORPUS [--work DIR] [--utterances N] [--only beside|hot|streams|errors]
+        [--models "kn snm5 medium mix"] [--noises "0.1 0.2 0.3"] [--json FILE]
 
 `beside` needs the packages pyctcdecode (and so NumPy 1) and kenlm: run it in their environment. All models are trained
 on the same text, lower case and without punctuation, with the same vocabulary; `beside` uses the first 60,000 lines.
@@ -33,14 +34,13 @@ TRAIN_WORDS, LINES_BESIDE, PIECES = 10_000_000, 60_000, 256
 WORDS = 6, 25
 WEIGHTS = list(itertools.product((0.3, 0.5, 0.7, 0.9), (1.0, 2.0, 3.0)))  # alpha, beta
 TUNED, TUNING_BEAM, BEAM = 100, 50, 100
-ERROR_NOISES = 0.1, 0.2, 0.3
 HOUR = 180_000  # frames of 20 ms
 Utterance = tuple[str, np.ndarray]
 
 
 def main() -> None:
     logging.disable(logging.WARNING)
-    bench = Bench(__doc__, utterances=500, only="")
+    bench = Bench(__doc__, utterances=500, only="", models="kn snm5 medium mix", noises="0.1 0.2 0.3")
     _write_plain(bench)
     parts = {"beside": beside, "hot": hot, "streams": streams, "errors": errors}
     for name, part in parts.items():
@@ -204,18 +204,18 @@ def streams(bench: Bench) -> list[dict[str, Any]]:
 
 def errors(bench: Bench) -> list[dict[str, Any]]:
     """Word error rates with models of the same text, each with weights of its own, tuned on valid text."""
-    options = ["--min-count", "3"]
-    models = {
-        "Kneser-Ney 5": _model(bench, "kn", "--model", "kn", "--order", "5", *options),
-        "snm5": _model(bench, "snm5", "--preset", "snm5", *options),
-        "medium": _model(bench, "medium", "--preset", "medium", *options),
-    }
-    mixture = bench.work / "mix.model"
-    if not mixture.exists():
-        members = [models["medium"], models["Kneser-Ney 5"], "--dev", bench.work / "plain-valid.txt"]
-        timed([sys.executable, "-m", "snm", "mix", *members, "-o", mixture], cwd=ROOT)
-    models["medium and Kneser-Ney 5, mixed"] = mixture
-    return [row for noise in ERROR_NOISES for row in _errors_at(bench, models, noise)]
+    models = {name: _model_of(bench, name) for name in bench.options.models.split()}
+    return [row for noise in map(float, bench.options.noises.split()) for row in _errors_at(bench, models, noise)]
+
+
+def _model_of(bench: Bench, name: str) -> Path:
+    """The Kneser-Ney model, a preset, or the mixture of `medium` and the Kneser-Ney model."""
+    path = bench.work / f"{name}.model"
+    if name == "mix" and not path.exists():
+        members = [_model_of(bench, "medium"), _model_of(bench, "kn"), "--dev", bench.work / "plain-valid.txt"]
+        timed([sys.executable, "-m", "snm", "mix", *members, "-o", path], cwd=ROOT)
+    options = ["--model", "kn", "--order", "5"] if name == "kn" else ["--preset", name]
+    return path if name == "mix" else _model(bench, name, *options, "--min-count", "3")
 
 
 def _errors_at(bench: Bench, models: dict[str, Path], noise: float) -> list[dict[str, Any]]:
@@ -230,14 +230,14 @@ def _errors_at(bench: Bench, models: dict[str, Path], noise: float) -> list[dict
         _tune(decoder, tuning)
         begun = time.perf_counter()
         counted[name] = _errors(decoder, test, BEAM)
-        low, high = _interval(counted[name], counted["Kneser-Ney 5"])
+        low, high = _interval(counted[name], counted["kn"])
         rows.append({
             "noise": noise,
             "model": name,
             "alpha": decoder.alpha,
             "beta": decoder.beta,
             "word error rate": f"{counted[name].sum() / words.sum():.4f}",
-            "errors / Kneser-Ney's": f"{counted[name].sum() / counted['Kneser-Ney 5'].sum():.3f}",
+            "errors / Kneser-Ney's": f"{counted[name].sum() / counted['kn'].sum():.3f}",
             "interval": f"{low:.3f} to {high:.3f}",
             "ms an utterance": 1000 * (time.perf_counter() - begun) / len(test),
         })  # fmt: skip
