@@ -137,7 +137,7 @@ def refuses_or_works(name: str, call: Callable[[], Any]) -> None:
 PLAIN = {
     "tokens": [0, 3, 4, 1], "context": [0, 3], "sentence": "the old", "sentences": ["the old"], "text": ["the old"],
     "prompt": "the", "k": 3, "threads": 1, "seed": 1, "max_words": 3, "temperature": 1.0, "unknown": False,
-    "engine": "cpu", "on_error": "fail", "spelled": False, "word": "the",
+    "engine": "cpu", "on_error": "fail", "spelled": False, "word": "the", "fields": "",
     "words": ["the", "old"], "chosen": np.array([0]),
 }  # fmt: skip
 METHODS = [

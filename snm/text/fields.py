@@ -23,7 +23,7 @@ def field_names(names: str | Iterable[str]) -> tuple[str, ...]:
     """Validated names of fields: `speaker,topic`, or a list of them."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    if not isinstance(names, Sequence):
+    if not isinstance(names, list | tuple):
         raise SettingsError(f"fields is {shown(names)}; expected names, such as 'speaker,topic'")
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
