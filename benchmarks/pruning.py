@@ -7,23 +7,32 @@ CORPUS is a folder with train, valid and test text (`train.txt`, or `.txt.xz` an
 the work folder, unless they are there, with the valid text as held-out text. Each model is pruned to 1/2, 1/4, 1/10 and
 1/30 of the bytes of the model --base; Kneser-Ney to the same bytes. Ratios are to the whole model --base. With
 --kenlm, `lmplz --prune` runs with some cut-offs; bytes are then those of its quantised trie. With --arpa each whole
-model is exported, and scored by the real kenlm; others than n-gram SNMs are projected on the training text.
+model is exported, with the valid text as --dev and without, and scored by the real kenlm.
 """
 
 from __future__ import annotations
 
 import argparse
+import lzma
 import math
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import report, text_of
+from common import ROOT, report, text_of
 from quality import snm
 
 from snm.loading import load
 
 CUT_OFFS = "0 0 1", "0 1 1", "0 1 2", "0 2 3"  # of lmplz
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a plain text, or one that xz has compressed."""
+    with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as lines:
+        yield from lines
 
 
 def whole(name: str, corpus: Path, work: Path) -> Path:
@@ -54,7 +63,7 @@ def kenlm_row(what: str, arpa: Path, vocabulary: set[str], corpus: Path, base: f
     import kenlm
 
     model, total, tokens = kenlm.Model(str(arpa)), 0.0, 0
-    for line in text_of(corpus, "test").read_text().splitlines():
+    for line in lines_of(text_of(corpus, "test")):
         words = [word if word in vocabulary else "<unk>" for word in line.split()]
         if words:
             total, tokens = total + model.score(" ".join(words)), tokens + len(words) + 1
@@ -62,15 +71,14 @@ def kenlm_row(what: str, arpa: Path, vocabulary: set[str], corpus: Path, base: f
     return {"model": what, "bytes": arpa.stat().st_size, "links": "", "test": ppl, "ratio": ppl / base}
 
 
-def arpa_row(name: str, corpus: Path, work: Path, base: float) -> dict[str, Any]:
-    model, file = load(work / name), work / f"{name}.arpa"
-    only_ngrams = name == "kn" or "+" not in str(model.manifest["features"])
-    text = [] if only_ngrams else ["--text", str(text_of(corpus, "train"))]
-    command = ["python", "-m", "snm", "export", str(work / name), str(file), *text]
-    subprocess.run(command, check=True)
-    row = kenlm_row(f"{name}, exported, in kenlm", file, set(model.vocabulary.words), corpus, base)
-    file.unlink()
-    return row
+def arpa_rows(name: str, corpus: Path, work: Path, base: float) -> Iterator[dict[str, Any]]:
+    """A model as an ARPA file: without and, unless it is a backoff model already, with held-out text."""
+    words, file = set(load(work / name).vocabulary.words), work / f"{name}.arpa"
+    for options in ([],) if name == "kn" else ([], ["--dev", str(text_of(corpus, "valid"))]):
+        command = [sys.executable, "-m", "snm", "export", str(work / name), str(file), *options]
+        subprocess.run(command, check=True, cwd=ROOT)
+        yield kenlm_row(f"{name}, exported{' with --dev' if options else ''}", file, words, corpus, base)
+        file.unlink()
 
 
 def lmplz_row(cut_offs: str, kenlm: Path, corpus: Path, work: Path, base: float) -> dict[str, Any]:
@@ -79,7 +87,7 @@ def lmplz_row(cut_offs: str, kenlm: Path, corpus: Path, work: Path, base: float)
     text, arpa = work / "lmplz.txt", work / "lmplz.arpa"
     if not text.exists():
         with text.open("w") as out:
-            for line in text_of(corpus, "train").open():
+            for line in lines_of(text_of(corpus, "train")):
                 out.write(" ".join(word if word in vocabulary else "<unk>" for word in line.split()) + "\n")
     command = [kenlm / "lmplz", "-o", "5", "-S", "2G", "--skip_symbols", "--prune", *cut_offs.split()]
     with text.open() as source, arpa.open("w") as target:
@@ -114,10 +122,12 @@ def main() -> None:
             rows.append(row_of(f"{name}, 1/{part} of {given.base}", smaller, given.corpus, base))
             print(rows[-1], flush=True)
         if given.arpa:
-            rows.append(arpa_row(name, given.corpus, given.work, base))
-            print(rows[-1], flush=True)
+            for row in arpa_rows(name, given.corpus.resolve(), given.work.resolve(), base):
+                rows.append(row)
+                print(row, flush=True)
     for cut_offs in CUT_OFFS if given.kenlm else ():
         rows.append(lmplz_row(cut_offs, given.kenlm, given.corpus, given.work, base))
+        print(rows[-1], flush=True)
     report("pruning", given.corpus.name, rows, given.json)
 
 

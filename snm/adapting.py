@@ -21,6 +21,7 @@ from snm.gate.fitting import GateEvents
 from snm.layouts.gate import Gate
 from snm.layouts.tokens import BEGIN, SPECIAL, UNKNOWN
 from snm.loading import load
+from snm.manifest import write_spelling
 from snm.model import LanguageModel
 from snm.pipeline import train_source
 from snm.progress import Notify, Progress, ignore, silent
@@ -37,6 +38,7 @@ from snm.system import default_threads
 from snm.text.encoding import Text, count_words, encode_files, read_corpus
 from snm.text.files import Sources, are_given, names
 from snm.text.sampling import folds_of, sample_sentences, split_sentences
+from snm.text.spelling import RareWords, spans_of, words_to_learn
 from snm.text.vocabulary import Vocabulary
 
 BASE = "base"  # the name of a model that had no sources
@@ -133,7 +135,8 @@ def _join_text(
             link_files(Path(os.path.abspath(member.path)), writer.folder / f"member{i}")
         linked = [load(writer.folder / f"member{i}") for i in range(len(known))]
         models = [member for member in (*linked, own) if isinstance(member, SnmModel)]
-        write(writer, union, [*known, name], models, shares, learned, s.threads)
+        spelling = joining.spell(whole, union)
+        write(writer, union, [*known, name], models, shares, learned, s.threads, more=spelling)
     return load(output)
 
 
@@ -193,6 +196,17 @@ class _Joining:
         words = [self.words.words[i] for i in np.flatnonzero(kept)[len(SPECIAL) :]]
         vocabulary = Vocabulary(words, closed=self.words.closed, document=self.words.document)
         return replace(text, tokens=ids[text.tokens]), vocabulary
+
+    def spell(self, text: Text, union: Vocabulary) -> dict[str, Any]:
+        """Write the spelling model of the union, of the rare words of the model's texts and of this one."""
+        rare, known = RareWords(), self.model.spelling
+        rare.add(*spans_of(known.words if known is not None else b""))
+        ids, counts = union.ids_of(self.words.words), count_words(text, len(self.words))
+        words = zip(self.words.words, ids.tolist(), counts.tolist(), strict=True)
+        new = [word for word, i, n in words if n and i == UNKNOWN]
+        rare.add(*spans_of("".join(f"{word}\n" for word in new).encode()))
+        of_union = np.bincount(ids, counts, len(union))
+        return write_spelling(self.writer.folder, words_to_learn(rare.lines, of_union, union), union)
 
     def look(self, own: SnmModel, union: Vocabulary, text: Text) -> tuple[GateEvents, list[float]]:
         """The rows of a held-out text, of the union's words, and the share that each member gives to words it lacks."""

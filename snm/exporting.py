@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from snm.arguments import MAX_THREADS, file_path, functions, shown, whole_number
 from snm.baselines.backoff import arpa
 from snm.baselines.backoff.model import BackoffModel
 from snm.errors import InputError, SettingsError
 from snm.features.specification import MAX_WORDS
+from snm.gate.fitting import MIN_EVENTS
 from snm.layouts.tokens import UNKNOWN
 from snm.model import LanguageModel
 from snm.pipeline import train
 from snm.progress import Notify, Progress, ignore, silent
-from snm.projection import extractor_for, ngram_order, rows_of_snm, rows_of_text, write_rows
+from snm.projection.continuations import Continuations, count_continuations
+from snm.projection.gates import GateLearner, needed, own_gates
+from snm.projection.mixtures import merged_ngrams, mixed_probabilities
+from snm.projection.ngrams import Ngrams, write_rows
+from snm.projection.own import ngram_order, own_ngrams
+from snm.projection.rows import probabilities_of
+from snm.projection.sampling import sample_tokens
+from snm.projection.texts import means_over_places, ngrams_of
 from snm.pruning.arpa import limit_for_arpa
 from snm.pruning.backoff import PrunedBackoff
+from snm.scoring.mixture import MixtureModel
 from snm.scoring.model import SnmModel
 from snm.settings import Settings
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text.encoding import encode_files
 from snm.text.files import Sources, are_given, names
+from snm.text.sampling import sample_sentences
 
+SAMPLED = 200_000  # events of the text that an SNM generates
+MAX_HELD_OUT = 300_000  # events of held-out text that are used
+SEED = 1
 LONGEST = 5  # n-grams of a projection, where the model has none of its own
 
 
 def export_arpa(
-    model: LanguageModel, path: str | Path, *, text: Sources | None = None, order: int | None = None,
-    size: int | None = None, threads: int = 1, on_error: str = "fail", progress: Progress = silent,
-    notify: Notify = ignore,
+    model: LanguageModel, path: str | Path, *, text: Sources | None = None, dev: Sources | None = None,
+    order: int | None = None, size: int | None = None, threads: int = 1, on_error: str = "fail",
+    progress: Progress = silent, notify: Notify = ignore,
 ) -> None:  # fmt: skip
     """Write any model as an ARPA file. A file of that name is replaced when the new one is complete.
 
     A backoff model is written as it is. An SNM is written as its n-grams, up to `order`, with its probabilities after
-    their contexts alone. With `text`, and for every other model, the n-grams are those of the text; probabilities of
-    other models are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
+    their contexts alone. If it has other features, gates for n-grams are learned: on held-out text, `dev`, or on text
+    that the model generates. With `text`, and for every other model, the n-grams are those of the text; probabilities
+    of other models are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
     """
     if not isinstance(model, LanguageModel):
         raise SettingsError(f"{shown(model)} is no model; open one with snm.load")
@@ -54,20 +71,43 @@ def export_arpa(
         if order is not None:
             raise SettingsError(f"{model.path} is a backoff model already, written as it is; leave out the order")
         return _write(model, name, size, threads, progress, notify)
-    if not given and not (isinstance(model, SnmModel) and ngram_order(model) > 1):
-        raise SettingsError(
-            f"{model.path} has no n-grams of its own; give the text whose n-grams are to be written (--text)"
-        )
+    if not given:
+        _check_own(model)
+    how = _How(order, dev, threads, on_error, progress, notify)
     with tempfile.TemporaryDirectory(prefix="snm-") as folder:
         place = Path(folder) / "projected"
         if given:
             assert text is not None
-            _project_text(model, place, text, order or _order_of(model), threads, on_error, progress, notify)
+            _project_text(model, place, text, how)
         else:
-            assert isinstance(model, SnmModel)
-            _project_snm(model, place, order, threads, progress, notify)
+            _project_own(model, place, how)
         with BackoffModel(place) as projected:
             _write(projected, name, size, threads, progress, notify)
+
+
+@dataclass(frozen=True)
+class _How:
+    """The arguments of `export_arpa` that concern the projection."""
+
+    order: int | None
+    dev: Sources | None
+    threads: int
+    on_error: str
+    progress: Progress
+    notify: Notify
+
+
+def _check_own(model: LanguageModel) -> None:
+    """Raise an error if a model has no n-grams of its own."""
+    if isinstance(model, MixtureModel):
+        for member in model.members:
+            _check_own(member)
+    elif isinstance(model, SnmModel) and model.spec.caches:
+        raise SettingsError(f"{model.path} has a cache, which an ARPA file cannot have; train a model without")
+    elif not (isinstance(model, BackoffModel) or (isinstance(model, SnmModel) and ngram_order(model) > 1)):
+        raise SettingsError(
+            f"{model.path} has no n-grams of its own; give the text whose n-grams are to be written (--text)"
+        )
 
 
 def _write(model: BackoffModel, name: str, size: int | None, threads: int, progress: Progress, notify: Notify) -> None:
@@ -91,39 +131,90 @@ def _order_of(model: LanguageModel) -> int:
     return ngram_order(model) if isinstance(model, SnmModel) and ngram_order(model) > 1 else LONGEST
 
 
-def _project_snm(
-    model: SnmModel, place: Path, order: int | None, threads: int, progress: Progress, notify: Notify
-) -> None:
+def _project_own(model: LanguageModel, place: Path, how: _How) -> None:
+    """The n-grams of a model itself."""
+    if isinstance(model, MixtureModel):
+        return _project_mixture(model, place, how)
+    assert isinstance(model, SnmModel)
     longest = ngram_order(model)
-    if order is not None and order > longest:
-        notify(f"{model.path} has n-grams of up to {longest} words; longer ones need --text")
-    order = min(order or longest, longest)
-    if len(model.spec.templates) > longest:
-        notify("the model has other features than n-grams: much is lost; snm5 exports with hardly a loss")
+    if how.order is not None and how.order > longest:
+        how.notify(f"{model.path} has n-grams of up to {longest} words; longer ones need --text")
+    with how.progress("reading n-grams", int(model.manifest["links"])) as bar:
+        ngrams = own_ngrams(model, min(how.order or longest, longest), bar)
     with ModelWriter(place) as writer:
-        with progress("projecting", int(model.manifest["links"])) as bar:
-            rows = rows_of_snm(model, order, bar)
-        figures = dict(model.manifest["text"])
-        write_rows(writer, extractor_for(model, order, len(rows.targets)), rows, figures, threads)
+        _project_snm(model, ngrams, writer, dict(model.manifest["text"]), how)
 
 
-def _project_text(
-    model: LanguageModel, place: Path, text: Sources, order: int, threads: int, on_error: str, progress: Progress,
-    notify: Notify,
-) -> None:  # fmt: skip
+def _project_snm(model: SnmModel, ngrams: Ngrams, writer: ModelWriter, figures: dict[str, int], how: _How) -> None:
+    """Write n-grams with the probabilities of an SNM.
+
+    One that has n-grams alone keeps its gate, unless there is held-out text. Else gates for n-grams are learned, on
+    that text or on text that the model generates.
+    """
+    parents, held_out = ngrams.parents(), _held_out(model, how)
+    if held_out is None and (needed(model) < ngrams.order).all():
+        continuations = Continuations.none(ngrams)
+        gates = own_gates(model, ngrams)
+    else:
+        continuations = count_continuations(ngrams, parents)
+        tokens = sample_tokens(model, SAMPLED, SEED) if held_out is None else held_out
+        gates = GateLearner(model, ngrams, continuations, tokens).learn(how.progress)
+    with how.progress("projecting", len(ngrams.targets)) as bar:
+        p = probabilities_of(model, ngrams, continuations, gates, bar)
+    write_rows(writer, ngrams, p, parents, figures, how.threads)
+
+
+def _project_mixture(model: MixtureModel, place: Path, how: _How) -> None:
+    """The n-grams of all members of a mixture, of which some may be projected first."""
+    with tempfile.TemporaryDirectory(prefix="snm-") as folder, ExitStack() as opened:
+        members = []
+        for i, member in enumerate(model.members):
+            if not isinstance(member, BackoffModel):
+                _project_own(member, Path(folder) / str(i), how)
+                member = opened.enter_context(BackoffModel(Path(folder) / str(i)))
+            members.append(member)
+        ngrams = merged_ngrams(members, model.vocabulary, how.order)
+        with how.progress("mixing", len(ngrams.targets)) as bar:
+            p = mixed_probabilities(model, members, ngrams, bar)
+        figures = next(iter(members)).manifest["text"]
+        with ModelWriter(place) as writer:
+            write_rows(writer, ngrams, p, ngrams.parents(), dict(figures), how.threads)
+
+
+def _project_text(model: LanguageModel, place: Path, text: Sources, how: _How) -> None:
     """A Kneser-Ney model of the text has its n-grams; then their probabilities are replaced."""
-    encoded = encode_files(text, model.vocabulary, on_error=on_error, notify=notify)
+    encoded = encode_files(text, model.vocabulary, on_error=how.on_error, notify=how.notify)
     if not encoded.events:
         raise InputError(f"{names(text)}: no words; expected text whose n-grams are to be written")
     with tempfile.TemporaryDirectory(prefix="snm-") as folder:
         words = Path(folder) / VOCABULARY
         words.write_text("".join(f"{word}\n" for word in model.vocabulary.words[UNKNOWN + 1 :]), encoding="utf-8")
-        settings = Settings(model="kn", order=order, vocab=words, closed=model.vocabulary.closed, threads=threads)
-        settings = replace(settings, on_error=on_error)
-        skeleton = train(text, Path(folder) / "ngrams", settings, progress=progress, notify=notify)
+        order, closed = how.order or _order_of(model), model.vocabulary.closed
+        settings = Settings(model="kn", order=order, vocab=words, closed=closed, threads=how.threads)
+        settings = replace(settings, on_error=how.on_error)
+        skeleton = train(text, Path(folder) / "ngrams", settings, progress=how.progress, notify=how.notify)
         assert isinstance(skeleton, BackoffModel)
+        ngrams, figures = ngrams_of(skeleton), dict(skeleton.manifest["text"])
         with ModelWriter(place) as writer:
-            with progress("projecting", len(encoded.tokens)) as bar:
-                rows = rows_of_text(model, skeleton, encoded, writer, advance=bar)
-            write_rows(writer, skeleton.extractor, rows, dict(skeleton.manifest["text"]), threads)
+            if isinstance(model, SnmModel):
+                _project_snm(model, ngrams, writer, figures, how)
+            else:
+                with how.progress("projecting", len(encoded.tokens)) as bar:
+                    p = means_over_places(model, skeleton, encoded, advance=bar)
+                write_rows(writer, ngrams, p, ngrams.parents(), figures, how.threads)
         skeleton.close()
+
+
+def _held_out(model: LanguageModel, how: _How) -> np.ndarray | None:
+    """The tokens of held-out text, or of a sample of it; None where there is none, or too little."""
+    if not are_given(how.dev):
+        return None
+    assert how.dev is not None
+    text = encode_files(how.dev, model.vocabulary, on_error=how.on_error, notify=how.notify)
+    if not text.events:
+        raise InputError(f"{names(how.dev)}: no words; expected held-out text, one sentence a line")
+    if text.events < MIN_EVENTS:
+        what = f"{names(how.dev)} has {text.events:,} tokens, too few to learn from"
+        how.notify(f"{what}: the model generates text instead")
+        return None
+    return sample_sentences(text, MAX_HELD_OUT, SEED).tokens

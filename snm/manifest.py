@@ -35,7 +35,7 @@ _ROWS = {
 _NETWORK = {
     "network": {
         "words": SIZE, "never_a_target": SIZE, "cell": (None, "rnn", "lstm"), "hidden": SIZE, "embedding": SIZE,
-        "softmax": ("tree", "adaptive"), "order": range(1 << 10), "slots": SIZE,
+        "softmax": ("tree", "adaptive", "classes"), "order": range(1 << 10), "slots": SIZE,
     },
     "arrays": {"*": [SIZE]},
     "parameters": SIZE,

@@ -30,7 +30,7 @@ from snm.gate.fitting import (
 )
 from snm.layouts.gate import Gate
 from snm.loading import load
-from snm.manifest import describe_kind
+from snm.manifest import describe_kind, write_spelling
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.remote import is_url
@@ -41,9 +41,10 @@ from snm.scoring.unions import Words, share_of
 from snm.settings import CLUSTER, Settings
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text import classes as word_classes
-from snm.text.encoding import Sentences, Text, as_lines, encode_files, read_corpus, read_vocabulary
+from snm.text.encoding import Sentences, Text, as_lines, count_words, encode_files, read_corpus, read_vocabulary
 from snm.text.files import STDIN, BadLines, Sources, are_files, are_given, find_files, is_text, names, read_lines
 from snm.text.sampling import sample_sentences
+from snm.text.spelling import RareWords, words_to_learn
 from snm.text.vocabulary import Vocabulary
 
 NAME = re.compile(r"\w[\w.-]{0,63}")
@@ -105,7 +106,7 @@ def train_sources(
     """Train a model of several named sources; see `snm.train`."""
     given = _check(sources, dev, work.settings)
     with ModelWriter(output, force, work.notify) as writer:
-        vocabulary, classes = _learn_words(given, writer, work)
+        vocabulary, classes, spelling = _learn_words(given, writer, work)
         text = _dev_text(given.dev, vocabulary, work)
         members = []
         for i, (name, source) in enumerate(given.texts.items()):
@@ -117,7 +118,7 @@ def train_sources(
             sizes = [member.extractor.n_templates for member in rows]
             gate = fit_gate(dev_events(rows, text, s), sizes, s, None, work)
             del rows
-        write(writer, vocabulary, list(given.texts), members, shares, gate, s.threads)
+        write(writer, vocabulary, list(given.texts), members, shares, gate, s.threads, more=spelling)
     return load(output)
 
 
@@ -176,33 +177,33 @@ def _listed(source: Sources) -> Sequence[Any]:
     return source if isinstance(source, list | tuple) else []
 
 
-def _learn_words(given: _Given, writer: ModelWriter, work: Work) -> tuple[Vocabulary, np.ndarray | None]:
-    """The vocabulary of all texts, or the one that was given, and the class of each word where features use classes."""
+def _learn_words(
+    given: _Given, writer: ModelWriter, work: Work
+) -> tuple[Vocabulary, np.ndarray | None, dict[str, Any]]:
+    """What is learned from all texts: the vocabulary, unless it was given; word classes, or None; the spelling model.
+
+    The classes are None where no features use them. The spelling model is written; its entry of the manifest returns.
+    """
     s, whole = work.settings, _together(list(given.texts.values()), work.settings.on_error)
+    rare = RareWords()
     with work.progress("reading", 0) as bar:
         if s.vocab is not None:
             vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, None, work.notify)
-            text = encode_files(whole, vocabulary, bar, writer.spool, s.on_error, work.notify)
+            text = encode_files(whole, vocabulary, bar, writer.spool, s.on_error, work.notify, rare=rare)
         else:
             text, vocabulary = read_corpus(
-                whole,
-                s.min_count,
-                s.max_words,
-                s.closed,
-                bar,
-                s.document,
-                1,
-                writer.spool,
-                s.on_error,
-                None,
-                work.notify,
-            )
+                whole, s.min_count, s.max_words, s.closed, bar, s.document, 1, writer.spool, s.on_error, None,
+                work.notify, rare,
+            )  # fmt: skip
+    words = words_to_learn(rare.lines, count_words(text, len(vocabulary)), vocabulary)
+    spelling = write_spelling(writer.folder, words, vocabulary)
     if not s.spec.has_classes or not text.events:
-        return vocabulary, None
+        return vocabulary, None, spelling
     with work.progress("word classes", word_classes.PASSES * min(len(vocabulary), word_classes.FREQUENT)) as bar:
-        return vocabulary, word_classes.learn_classes(
+        classes = word_classes.learn_classes(
             text, len(vocabulary), s.classes or word_classes.default_classes(text.events), s.seed, bar, s.memory // 2
         )
+    return vocabulary, classes, spelling
 
 
 def _together(texts: list[Sources], on_error: str) -> Sources:

@@ -396,7 +396,7 @@ class TestArpaAsModel:
             with pytest.raises(SettingsError, match="cannot write"):
                 snm.export_arpa(model, path)
         with pytest.raises(SettingsError, match="give the text whose n-grams"):
-            snm.export_arpa(golden("mixture"), tmp_path / "b.arpa")
+            snm.export_arpa(golden("hsme"), tmp_path / "b.arpa")
         assert not (tmp_path / "b.arpa").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snm.baselines.backoff.arpa import import_arpa, levels, write_arpa
+import snm
+import snm.kenlm
+from snm.baselines.backoff.arpa import export_arpa, import_arpa, levels, write_arpa
 from snm.baselines.backoff.model import BackoffModel
 from snm.errors import FormatError
 from snm.evaluation import verify
@@ -101,6 +104,56 @@ def test_a_file_of_another_toolkit(tmp_path: Path) -> None:
     assert words["bird"] == pytest.approx(-0.1 - 0.69897, abs=1e-5), "the backoff of dog, and <unk>"
     assert words["</S>"] == pytest.approx(-0.69897, abs=1e-5)
     assert model.score("cat cat") == pytest.approx(-0.30103 - 0.2218487 - 0.522879 - 0.2218487 - 0.69897, abs=1e-5)
+
+
+BACKING_OFF = """
+\\data\\
+ngram 1=5
+ngram 2=3
+ngram 3=1
+
+\\1-grams:
+-99\t<s>\t-0.30103
+-0.69897\t</s>
+-0.69897\t<unk>\t-0.4
+-0.522879\tcat\t-0.2218487
+-0.522879\tdog\t-0.1
+
+\\2-grams:
+-0.30103\t<s> cat\t-0.2
+-0.39794\tcat dog\t-0.15
+-0.1\tdog </s>
+
+\\3-grams:
+-0.05\t<s> cat dog
+
+\\end\\
+"""
+
+
+def test_the_backoff_weight_of_an_ngram_that_begins_no_longer_one(tmp_path: Path) -> None:
+    """It counts when the model backs off from the n-gram, as KenLM has it."""
+    path = tmp_path / "m.arpa"
+    path.write_text(BACKING_OFF)
+    model = import_arpa(path, tmp_path / "m")
+    after = dict(model.score_words(["dog cat dog cat"])[0][3:])
+    assert after["cat"] == pytest.approx(-0.15 - 0.1 - 0.522879, abs=1e-5)
+    assert dict(model.score_words(["bird dog"])[0])["dog"] == pytest.approx(-0.4 - 0.522879, abs=1e-5)
+    assert not [what for wrong, what in model.faults() if wrong]
+    export_arpa(model, tmp_path / "again.arpa")
+    again = import_arpa(tmp_path / "again.arpa", tmp_path / "again")
+    sentences = [" ".join(words) for words in product(["cat", "dog", "bird"], repeat=4)]
+    surface = snm.kenlm.Model(str(tmp_path / "m"))
+    for sentence in sentences:
+        wanted = [score for _, score in model.score_words([sentence])[0]]
+        assert [score for _, score in again.score_words([sentence])[0]] == pytest.approx(wanted, abs=1e-5)
+        assert [score for score, _, _ in surface.full_scores(sentence)] == pytest.approx(wanted, abs=1e-5)
+    smaller = snm.prune(model, tmp_path / "smaller", links=6)
+    assert smaller.manifest["links"] <= 6
+    kenlm = pytest.importorskip("kenlm")
+    other = kenlm.Model(str(path))
+    for sentence in sentences:
+        assert other.score(sentence) == pytest.approx(model.score(sentence), abs=1e-5)
 
 
 def test_without_unk_the_vocabulary_is_closed(tmp_path: Path) -> None:

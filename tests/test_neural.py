@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import snm
 from snm.baselines.neural.checkpoints import checkpoint_folder
+from snm.baselines.neural.classes import WordClasses
 from snm.baselines.neural.model import NeuralModel
 from snm.baselines.neural.settings import NetworkSettings
 from snm.baselines.neural.training import make_network
@@ -42,19 +44,29 @@ FAMILIES = {
     "hsme": Settings(model="hsme", network=replace(SMALL, rate=0.5, batch=64), threads=1, engine="cpu"),
     "rnn": Settings(model="rnn", order=4, network=SMALL, threads=1, engine="cpu"),
     "lstm": Settings(model="rnn", network=replace(SMALL, cell="lstm", slots=None), threads=1, engine="cpu"),
+    "lstm over classes": Settings(
+        model="rnn", network=replace(SMALL, cell="lstm", softmax="classes", slots=None), threads=1, engine="cpu"
+    ),
     "lstm below a tree": Settings(
         model="rnn", network=replace(SMALL, cell="lstm", softmax="tree"), threads=1, engine="cpu"
     ),
 }
 
 
+CLOSED = "rnn", "lstm", "lstm over classes"
+
+
 @pytest.fixture(scope="module")
 def models(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("neural")
-    for name, settings in FAMILIES.items():
-        train(corpus_file, folder / name, settings)
-    for name in ("rnn", "lstm"):
-        train(corpus_file, folder / f"closed {name}", replace(FAMILIES[name], closed=True))
+    wanted = {**FAMILIES, **{f"closed {name}": replace(FAMILIES[name], closed=True) for name in CLOSED}}
+    for name, settings in wanted.items():
+        with pytest.MonkeyPatch.context() as patch:
+            if "classes" in name:  # of few words, several are in a class only if the classes are few
+                patch.setattr("snm.baselines.neural.training.CLASSES", 6)
+                for module in ("classes", "two_level"):
+                    patch.setattr(f"snm.baselines.neural.{module}.SIZES", (2, 3))
+            train(corpus_file, folder / name, settings)
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -79,7 +91,7 @@ class NeuralTests(LanguageModelTests):
         from snm.baselines.neural.networks import Network, Shape
 
         assert isinstance(model, NeuralModel)
-        network = Network(Shape(**model.shape), model.output.tree, "cpu")
+        network = Network(Shape(**model.shape), model.output.grouping, "cpu")
         network.fill(model.arrays)
         tokens = encode_lines(
             ["the cat sees purple fish", "a dog", "the old man likes the cat"], model.vocabulary
@@ -105,6 +117,17 @@ class TestRnn(NeuralTests):
 
 class TestLstm(NeuralTests):
     family = "lstm"
+
+
+class TestLstmOverClasses(NeuralTests):
+    family = "lstm over classes"
+
+    def test_classes_have_several_words(self, model: LanguageModel) -> None:
+        assert np.diff(np.load(model.path / "class_starts.npy")).max() > 1
+
+
+class TestClosedLstmOverClasses(NeuralTests):
+    family = "closed lstm over classes"
 
 
 class TestLstmBelowATree(NeuralTests):
@@ -202,7 +225,7 @@ def test_the_step_of_the_features_follows_the_derivative_of_the_loss() -> None:
         table[slot] = start[slot]
 
 
-@pytest.mark.parametrize("softmax", ["tree", "adaptive"])
+@pytest.mark.parametrize("softmax", ["tree", "adaptive", "classes"])
 def test_rare_nodes_and_tails_are_scored_like_frequent_ones(softmax: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nodes outside the matrix product and with tails of the softmax, probabilities sum to one."""
     monkeypatch.setattr("snm.baselines.neural.networks.CUTS", (5, 9))
@@ -344,11 +367,11 @@ def test_invalid_settings_are_refused(
         (("--model", "hsme", "--slots", "1000"), "expected a power of two"),
     ):
         assert expected in fails("train", corpus_file, *out, *arguments)
-    with pytest.raises(SettingsError, match="softmax 'flat' is not known; expected one of tree, adaptive"):
+    with pytest.raises(SettingsError, match="softmax 'flat' is not known; expected one of tree, adaptive, classes"):
         NetworkSettings(softmax="flat")
     with pytest.raises(SettingsError, match="documents are for SNM"):
         Settings(model="rnn", document=True)
-    with pytest.raises(SettingsError, match="an adaptive softmax has no n-gram features"):
+    with pytest.raises(SettingsError, match="a network with softmax 'adaptive' has no n-gram features"):
         train(corpus_file, tmp_path / "m", replace(FAMILIES["lstm"], order=3))
     assert "only a neural model can use a GPU for scoring" in fails("ppl", model_path, corpus_file, "--engine", "gpu")
 
@@ -404,3 +427,24 @@ def test_a_damaged_model_is_refused(models: dict[str, Path], tmp_path: Path) -> 
     (tmp_path / "m" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FormatError, match="damaged"):
         snm.load(tmp_path / "m")
+
+
+def test_the_slow_reader_agrees_on_classes(models: dict[str, Path]) -> None:
+    from snm.reference.format import read_model
+
+    for name in ("lstm over classes", "closed lstm over classes"):
+        fast, slow = snm.load(models[name]), read_model(models[name])
+        context = fast.context("the cat")
+        found = [slow.probability(context.tolist(), word) for word in range(len(fast.vocabulary))]
+        assert found == pytest.approx(fast.distribution(context).tolist(), rel=1e-4, abs=1e-9)
+
+
+@given(arrays(np.int64, st.integers(4, 60), elements=st.integers(0, 50)), st.integers(1, 9))
+def test_classes_have_every_word_once(counts: np.ndarray, learned: int) -> None:
+    classes = WordClasses.build(counts, np.arange(len(counts)) % learned)
+    assert classes.is_whole()
+    row_of = np.argsort(classes.places)
+    for c in range(len(classes)):
+        words = row_of[classes.starts[c] : classes.starts[c + 1]]
+        assert len(set((words % learned).tolist())) == 1
+        assert (np.diff(counts[words]) <= 0).all()

@@ -10,10 +10,20 @@ import pytest
 import snm
 from snm.baselines.backoff.arpa import import_arpa
 from snm.baselines.backoff.model import BackoffModel
+from snm.gate.fitting import loss_and_gradient
+from snm.layouts.gate import Gate
 from snm.layouts.tokens import BEGIN, END
-from snm.projection import ngram_order
+from snm.projection.continuations import Continuations, count_continuations
+from snm.projection.gates import GateLearner
+from snm.projection.ngrams import Ngrams, write_rows
+from snm.projection.own import ngram_order, own_ngrams
+from snm.projection.rows import probabilities_of
+from snm.projection.sampling import sample_tokens
+from snm.scoring.mixture import MixtureModel
 from snm.scoring.model import SnmModel
 from snm.settings import Settings
+from snm.storage import ModelWriter
+from snm.text.encoding import encode_files
 from tests.conftest import random_text, train
 from tests.test_backoff import write_text
 from tests.test_cli import fails, ok
@@ -22,6 +32,12 @@ from tests.test_cli import fails, ok
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text(tmp_path_factory.mktemp("projection") / "text", random_text(11, 300, 20, 10))
+
+
+@pytest.fixture(scope="session")
+def other_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text that no model was trained on."""
+    return write_text(tmp_path_factory.mktemp("projection") / "other", random_text(12, 600, 20, 10))
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +116,80 @@ class TestNgrams:
         assert "\\3-grams:" not in (tmp_path / "m.arpa").read_text()
 
 
+def parts_of(model: SnmModel, order: int = 3) -> tuple[Ngrams, np.ndarray, Continuations]:
+    """The n-grams of a model, their parents and continuation rows."""
+    ngrams = own_ngrams(model, order)
+    parents = ngrams.parents()
+    return ngrams, parents, count_continuations(ngrams, parents)
+
+
+class TestGates:
+    def test_the_gates_see_the_likelihood_of_the_backoff_model(
+        self, skips: SnmModel, other_text: Path, tmp_path: Path
+    ) -> None:
+        """Summed over all lengths of contexts, what the gates are learned on is log P of the text."""
+        ngrams, parents, continuations = parts_of(skips)
+        text = encode_files(other_text, skips.vocabulary)
+        learner = GateLearner(skips, ngrams, continuations, text.tokens)
+        gates, loss = learner.learn(), 0.0
+        listed = [learner._listed(level) for level in range(4)]
+        for level, gate in enumerate(gates):
+            events = learner._level_events(level, listed[level], listed[level + 1])
+            columns = learner.columns(level)
+            part = Gate(gate.hidden[columns], gate.bias, gate.output[columns], gate.offset[columns])
+            loss += loss_and_gradient(part, *events.batch(slice(None)), with_gradient=False)[0]
+        p = probabilities_of(skips, ngrams, continuations, gates)
+        with ModelWriter(tmp_path / "m") as writer:
+            write_rows(writer, ngrams, p, parents, dict(skips.manifest["text"]))
+        assert loss == pytest.approx(np.log(BackoffModel(tmp_path / "m").perplexity(text).ppl) * text.events, rel=1e-4)
+
+    def test_held_out_text_makes_it_better(self, skips: SnmModel, other_text: Path, tmp_path: Path) -> None:
+        found = []
+        for i, options in enumerate([[], ["--dev", other_text]]):
+            ok("export", skips.path, tmp_path / f"{i}.arpa", *options)
+            model = import_arpa(tmp_path / f"{i}.arpa", tmp_path / str(i))
+            assert sums_of(model) == pytest.approx([1] * 5, abs=1e-5)
+            found.append(model.perplexity(other_text).ppl)
+        assert found[1] < found[0] < 1.3 * skips.perplexity(other_text).ppl
+
+    def test_little_held_out_text(self, skips: SnmModel, tmp_path: Path) -> None:
+        (tmp_path / "line").write_text("w3 w4 w5\n")
+        said: list[str] = []
+        snm.export_arpa(skips, tmp_path / "m.arpa", dev=tmp_path / "line", notify=said.append)
+        assert "4 tokens, too few to learn from: the model generates text" in said[0]
+        (tmp_path / "empty").write_text("\n")
+        assert "no words" in fails("export", skips.path, tmp_path / "m.arpa", "--dev", tmp_path / "empty")
+
+    def test_continuations(self, skips: SnmModel) -> None:
+        """Each word of a row with the number of longer contexts that it follows."""
+        ngrams, parents, made = parts_of(skips)
+        following: dict[tuple[int, ...], dict[int, int]] = {}
+        for words, rows in ngrams.pieces():
+            for context, row in zip(words.tolist(), rows.tolist(), strict=True):
+                assert parents[row] == (ngrams.rows_of(np.array([context[1:]], np.uint32))[0] if context else -1)
+                for target in ngrams.targets[ngrams.offsets[row] : ngrams.offsets[row + 1]].tolist() if context else []:
+                    counts = following.setdefault(tuple(context[1:]), {})
+                    counts[target] = counts.get(target, 0) + 1
+        assert len(following) > 10
+        for context, counts in following.items():
+            (row,) = ngrams.rows_of(np.array([context], np.uint32).reshape(1, -1))
+            here = slice(ngrams.offsets[row], ngrams.offsets[row + 1])
+            wanted = [max(counts.get(t, 0) - 0.75, 0) / sum(counts.values()) for t in ngrams.targets[here].tolist()]
+            assert made.weights[here] == pytest.approx(wanted, rel=1e-5)
+            assert made.sums[row] == pytest.approx(sum(wanted), rel=1e-5)
+            assert made.lengths[row] == len(counts)
+
+    def test_generated_text_is_the_models(self, skips: SnmModel) -> None:
+        tokens = sample_tokens(skips, 30_000)
+        after = np.flatnonzero(tokens == BEGIN) + 1
+        first = np.bincount(tokens[after[after < len(tokens)]], minlength=len(skips.vocabulary)).astype(float)
+        p = skips.distribution(np.array([BEGIN], np.uint32))
+        assert first / first.sum() == pytest.approx(p, abs=4 * np.sqrt(0.1 / first.sum()))
+        assert tokens[0] == BEGIN
+        assert ((tokens[:-1] == END) == (tokens[1:] == BEGIN)).mean() > 0.95  # the ends of 400 lines are cut
+        assert np.array_equal(tokens, sample_tokens(skips, 30_000))
+
+
 class TestText:
     """Projections on the n-grams of a text."""
 
@@ -131,6 +221,26 @@ class TestText:
         targets, p = made.row(row)
         assert [made.vocabulary.words[t] for t in targets] == ["w5"]
         assert p[0] == pytest.approx(expected[ids["w5"]], rel=1e-4)
+
+    def test_ngrams_of_a_mixture(self, skips: SnmModel, ngrams: SnmModel, text_file: Path, tmp_path: Path) -> None:
+        """Those of its members, with the probabilities of these, mixed; the members may have different words."""
+        few = tmp_path / "few"
+        few.write_text("\n".join([*text_file.read_text().split("\n")[:60], "new words", "new words", "new"]) + "\n")
+        ok("train", few, "-o", tmp_path / "kn", "--model", "kn", "--order", 2, "--min-count", 1)
+        ok("export", ngrams.path, tmp_path / "ngrams.arpa")
+        mixed = snm.mix([tmp_path / "kn", ngrams.path], few, tmp_path / "mix")
+        expected = snm.mix([tmp_path / "kn", tmp_path / "ngrams.arpa"], few, tmp_path / "expected")
+        ok("export", mixed.path, tmp_path / "m.arpa")
+        made = import_arpa(tmp_path / "m.arpa", tmp_path / "m")
+        assert sums_of(made) == pytest.approx([1] * 5, abs=1e-5)
+        assert isinstance(mixed, MixtureModel)
+        assert isinstance(expected, MixtureModel)
+        expected.weights = mixed.weights
+        for words in ["w3 w4 w5", "new words w3", "w7 w7"]:
+            kept = made.vocabulary.words
+            for target, p in zip(*made.row(int(made.rows_of(made.context(words)[None, -2:])[0])), strict=True):
+                wanted = expected.distribution(expected.context(words))[expected.vocabulary.ids[kept[target]]]
+                assert p == pytest.approx(wanted, rel=1e-4)
 
     def test_the_end_of_a_sentence_is_a_word(self, skips: SnmModel, text_file: Path, tmp_path: Path) -> None:
         made = self.check(skips, text_file, tmp_path)
@@ -165,7 +275,9 @@ class TestMistakes:
         (tmp_path / "empty").write_text("\n")
         assert "no words" in fails("export", skips.path, out, "--text", tmp_path / "empty")
         mixed = snm.mix([skips, skips], text_file, tmp_path / "mix")
-        assert "give the text whose n-grams" in fails("export", mixed.path, out)
+        assert not out.exists()
+        ok("export", mixed.path, out)
+        out.unlink()
         assert not out.exists()
 
     def test_training_below_the_vocabulary(self, text_file: Path, tmp_path: Path) -> None:

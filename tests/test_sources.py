@@ -114,6 +114,17 @@ class TestSources(SourcesTests):
     def model(self, sources: SourcesModel) -> SourcesModel:
         return sources
 
+    def test_it_spells(self, model: SourcesModel, tmp_path: Path) -> None:
+        """Words that no source has: one spelling model, of the rare words of all sources."""
+        assert model.spelling is not None
+        assert model.score("the zebra sees land", spelled=True) < model.score("the zebra sees land")
+        text = write_lines(tmp_path / "text", ["the zebra sees land"])
+        found = json.loads(ok("ppl", model.path, text, "--json"))
+        assert found["ppl_spelled"] > found["ppl"]
+        adapted = model.adapt(["the zebra sees land"] * 50, tmp_path / "adapted")
+        assert adapted.spelling is not None
+        assert adapted.spelling.words == model.spelling.words
+
     def test_the_dev_text_decides(self, model: SourcesModel) -> None:
         """The dev text is mostly of the second source, which the gate prefers, where its rows say something."""
         shares = model.explain("the old man steers the ship")[2].sources
@@ -153,6 +164,14 @@ class TestJoined(SourcesTests):
         assert dict(model.next_words("the", k=20))["captain"] > 0.01
         assert model.vocabulary.words[: len(base.vocabulary)] == base.vocabulary.words
         assert model.manifest["requires"] == ["union"]
+
+    def test_it_spells(self, model: SourcesModel, base: SnmModel) -> None:
+        """With the rare words of the model and those of the text that joined."""
+        assert model.spelling is not None
+        assert base.spelling is not None
+        known = model.spelling.outside(model.vocabulary).known
+        assert model.spelling.known == pytest.approx(known)
+        assert model.score("the zebra sees land", spelled=True) < model.score("the zebra sees land")
 
     def test_the_new_domain_gains(self, model: SourcesModel, base: SnmModel) -> None:
         new = ship(100, 9)

@@ -28,25 +28,31 @@ from snm.cli.terminal import notify
 @click.argument("file", default="-")
 @click.option("--text", multiple=True,
               help="Text whose n-grams are written, with the probabilities of the model.")  # fmt: skip
+@click.option(
+    "--dev",
+    multiple=True,
+    help="Held-out text for an SNM's gates for n-grams.  [default: text that it generates]",
+)
 @click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
 @click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
 @on_error_option
 @threads_option
 @import_option
 def export(
-    path: str, file: str, text: tuple[str, ...], order: int | None, size: int | None, on_error: str,
-    threads: int | None,
+    path: str, file: str, text: tuple[str, ...], dev: tuple[str, ...], order: int | None, size: int | None,
+    on_error: str, threads: int | None,
 ) -> None:  # fmt: skip
     """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
-    A backoff model (kn, katz, sbo) is written as it is, the n-grams of an SNM with its own probabilities: best for one
-    that has n-grams alone, such as snm5. Networks and mixtures need --text: they are projected on its n-grams.
+    A backoff model (kn, katz, sbo) is written as it is, an SNM or a mixture as its own n-grams. What an SNM knows from
+    other features than n-grams is kept as far as a backoff model can, better with --dev. Networks and models of several
+    sources need --text: they are projected on its n-grams.
     """
     from snm.exporting import export_arpa
 
     export_arpa(
-        load_model(path), file, text=text, order=order, size=size, threads=chosen_threads(threads), on_error=on_error,
-        progress=Bars(), notify=notify(),
+        load_model(path), file, text=text, dev=dev, order=order, size=size, threads=chosen_threads(threads),
+        on_error=on_error, progress=Bars(), notify=notify(),
     )  # fmt: skip
 
 

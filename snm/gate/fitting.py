@@ -100,7 +100,7 @@ class GateEvents:
         """
         sums = self.sums[chosen]
         inputs = row_inputs(self.codes[chosen], self.lengths[chosen], sums)
-        return inputs.reshape(len(inputs), -1), self.weights[chosen], sums
+        return inputs.reshape(len(inputs), self.templates * INPUTS), self.weights[chosen], sums
 
 
 class GateTrainer(Protocol):

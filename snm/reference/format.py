@@ -371,7 +371,7 @@ class GatedModel(UnionModel):
 
 
 class NetworkModel(Model):
-    """A recurrent layer, hashed features or both, under a tree of binary decisions or an adaptive softmax."""
+    """A recurrent layer, hashed features or both, under one of three outputs."""
 
     def _open(self) -> None:
         self.shape = self.manifest["network"]
@@ -384,7 +384,8 @@ class NetworkModel(Model):
         if not self.shape["hidden"]:
             return h
         w_ih, w_hh = (self.arrays[f"layer.weight_{name}_l0"].astype(np.float64) for name in ("ih", "hh"))
-        for x in np.concatenate(self.parts)[list(context)]:
+        rows = self.arrays["places"][list(context)] if "places" in self.arrays else list(context)
+        for x in np.concatenate(self.parts)[rows]:
             z = w_ih @ x + w_hh @ h + self.arrays["layer.bias_ih_l0"] + self.arrays["layer.bias_hh_l0"]
             if self.shape["cell"] == "rnn":
                 h = np.tanh(z)
@@ -396,7 +397,9 @@ class NetworkModel(Model):
 
     def _score(self, context: Context, target: int) -> float:
         h = self._state(context)
-        return self._tree(context, target, h) if self.shape["softmax"] == "tree" else self._adaptive(target, h)
+        if self.shape["softmax"] == "tree":
+            return self._tree(context, target, h)
+        return self._adaptive(target, h) if self.shape["softmax"] == "adaptive" else self._two_level(target, h)
 
     def _tree(self, context: Context, target: int, h: np.ndarray) -> float:
         p, up = 1.0, int(self.arrays["word_up"][target])
@@ -427,6 +430,18 @@ class NetworkModel(Model):
         i = next(i for i, end in enumerate(ends) if target < end)
         scores = self.parts[i] @ z + biases[ends[i - 1] : ends[i]]
         return float(_softmax(head)[ends[0] + i - 1] * _softmax(scores)[target - ends[i - 1]])
+
+    def _two_level(self, target: int, h: np.ndarray) -> float:
+        z, classes, starts = self.arrays["projection"].astype(np.float64) @ h, *(
+            self.arrays[name] for name in ("class_vectors", "class_starts")
+        )  # fmt: skip
+        places = self.arrays["places"]
+        scores = classes[:, :-1].astype(np.float64) @ z + classes[:, -1]
+        class_of = {place: c for c in range(len(classes)) for place in range(starts[c], starts[c + 1])}
+        scores[[class_of[places[word]] for word in self.never_targets]] = -math.inf
+        c = class_of[places[target]]
+        own = self.parts[0][starts[c] : starts[c + 1]] @ z + self.arrays["biases"][starts[c] : starts[c + 1]]
+        return float(_softmax(scores)[c] * _softmax(own)[places[target] - starts[c]])
 
 
 def _numbers(data: bytes, n: int, size: int) -> list[int]:

@@ -63,6 +63,7 @@ class SourcesModel(LanguageModel):
             )
         with manifest.opening(self.path):
             self.vocabulary = manifest.read_vocabulary(self.path, m)
+            self.spelling = manifest.read_spelling(self.path, m)
             words = [
                 Words.of(model.vocabulary, self.vocabulary, share) for model, share in zip(members, shares, strict=True)
             ]

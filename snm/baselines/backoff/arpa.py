@@ -135,11 +135,9 @@ def import_arpa(
         keys, targets, p = keys[order], targets[order], p[order]
         if ((keys[1:] == keys[:-1]) & (targets[1:] == targets[:-1])).any():
             raise FormatError(f"{path}: an n-gram is there twice; expected each once")
-        starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        features = keys[starts]
-        backoffs = _backoffs(extractor, read, features, path)
+        features, backoffs = _rows(extractor, read, np.unique(keys))
         index = build_row_index(features)
-        offsets = np.append(starts, len(keys))
+        offsets = np.append(np.searchsorted(keys, features), len(keys))
         for name, dtype, values in (
             ("features", "<u8", features), ("offsets", "<i8", offsets), ("targets", "<u4", targets),
             ("probabilities", "<f4", p), ("backoffs", "<f4", backoffs),
@@ -299,14 +297,16 @@ def _links(extractor: Extractor, level: Level) -> tuple[np.ndarray, np.ndarray, 
     return extractor.context_keys(words[:, :-1]), words[:, -1], 10.0 ** level.probabilities[keep]
 
 
-def _backoffs(extractor: Extractor, read: list[Level], features: np.ndarray, path: str | Path) -> np.ndarray:
-    """The backoff weight of each row; 1 where the file has none. (rows,)"""
+def _rows(extractor: Extractor, read: list[Level], features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Keys of all rows, sorted, and the backoff weight of each, 1 where the file has none.
+
+    features: keys of the contexts that have links. An n-gram with a backoff weight is a row even if it begins no longer
+    n-gram: the weight counts when the model backs off from it.
+    """
+    keys = np.concatenate([extractor.context_keys(level.words) for level in read[:-1]] or [features[:0]])
+    weights = np.concatenate([level.backoffs for level in read[:-1]] or [np.zeros(0)])
+    weighing = weights != 0
+    features = np.union1d(features, keys[weighing])
     backoffs = np.ones(len(features), np.float64)
-    for level in read[:-1]:
-        keys = extractor.context_keys(level.words)
-        rows = np.minimum(np.searchsorted(features, keys), len(features) - 1)
-        found = features[rows] == keys
-        if (~found & (level.backoffs != 0)).any():
-            raise FormatError(f"{path}: an n-gram that begins no longer one has a backoff weight; expected 0 or none")
-        backoffs[rows[found]] = 10.0 ** level.backoffs[found]
-    return backoffs
+    backoffs[np.searchsorted(features, keys[weighing])] = 10.0 ** weights[weighing]
+    return features, backoffs

@@ -108,7 +108,7 @@ class BackoffModel(RowModel):
     def faults(self) -> Iterator[tuple[bool, str]]:
         features, offsets, targets = self.index.features, self.offsets, self.targets
         yield not _is_increasing(features), "feature keys are not in order"
-        unordered = offsets[0] != 0 or offsets[-1] != len(targets) or not _is_increasing(offsets)
+        unordered = offsets[0] != 0 or offsets[-1] != len(targets) or not _is_increasing(offsets, equal=True)
         yield bool(unordered), "the rows' offsets are not in order"
         yield any(self._has_unordered_rows(part) for part in _parts(features)), "the links of a row are not in order"
         wrong = any((targets[part] >= len(self.vocabulary)).any() for part in _parts(targets))
@@ -130,7 +130,7 @@ class BackoffModel(RowModel):
         offsets = self.offsets[rows.start : rows.stop + 1]
         targets = self.targets[offsets[0] : offsets[-1]]
         descents = np.flatnonzero(targets[1:] <= targets[:-1]) + 1
-        return not np.isin(descents + offsets[0], offsets, assume_unique=True).all()
+        return not np.isin(descents + offsets[0], offsets).all()
 
 
 def _parts(values: np.ndarray) -> Iterator[slice]:
@@ -138,7 +138,7 @@ def _parts(values: np.ndarray) -> Iterator[slice]:
     return (slice(start, min(start + CHECKED, len(values))) for start in range(0, len(values), CHECKED))
 
 
-def _is_increasing(values: np.ndarray) -> bool:
-    """Whether each value is above the one before."""
+def _is_increasing(values: np.ndarray, equal: bool = False) -> bool:
+    """Whether each value is above the one before, or `equal`."""
     pairs = (values[max(0, part.start - 1) : part.stop] for part in _parts(values))
-    return all((piece[1:] > piece[:-1]).all() for piece in pairs)
+    return all(((piece[1:] > piece[:-1]) | (equal & (piece[1:] == piece[:-1]))).all() for piece in pairs)

@@ -17,7 +17,7 @@ class TreeOutput:
     """Hierarchical softmax: binary decisions from the state and from hashed features."""
 
     def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        self.tree = Tree(arrays["word_up"], arrays["node_up"])
+        self.grouping = self.tree = Tree(arrays["word_up"], arrays["node_up"])
         if not self.tree.is_ordered():
             raise ValueError("a node of the tree precedes its parent")
         self.order = shape["order"]

@@ -16,6 +16,7 @@ class RecurrentLayer:
     def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.hidden, self.cell = shape["hidden"], shape["cell"]
         self.vectors, self.edges = word_vectors(arrays)
+        self.places = arrays.get("places")  # the rows of words; without, their ids
         both = np.concatenate([arrays["layer.weight_ih_l0"], arrays["layer.weight_hh_l0"]], axis=1)
         self.weights = np.ascontiguousarray(both.T)
         self.bias = arrays["layer.bias_ih_l0"] + arrays["layer.bias_hh_l0"]
@@ -27,6 +28,7 @@ class RecurrentLayer:
     def step(self, words: np.ndarray, memory: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """The memory after one more word in each row."""
         state = memory[0]
+        words = words if self.places is None else self.places[words]
         given = np.empty((len(words), len(self.weights)), np.float32)
         for part, low in zip(self.vectors, self.edges, strict=False):
             rows = np.flatnonzero((words >= low) & (words < low + len(part)))

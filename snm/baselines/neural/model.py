@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from snm import manifest, parallel, storage
 from snm.arguments import choice
+from snm.baselines.neural.classes import WordClasses
 from snm.baselines.neural.layer import RecurrentLayer
 from snm.baselines.neural.products import ROWS_PER_PRODUCT
 from snm.baselines.neural.states import NetworkStates
@@ -21,7 +22,7 @@ from snm.errors import FormatError
 from snm.layouts.tokens import BEGIN, END
 from snm.model import IDS, LanguageModel, wrong_state
 
-TREE_ARRAYS = "word_up", "node_up"
+INTEGERS = "word_up", "node_up", "places", "class_starts"  # arrays of whole numbers; the others are float32
 SENTENCES_PER_CALL = 1024  # without a recurrent layer
 
 
@@ -30,7 +31,9 @@ def shape_text(shape: dict[str, Any]) -> str:
     parts = [f"{shape['cell'].upper()} of {shape['hidden']:,} units"] if shape["hidden"] else []
     if shape["order"]:
         parts.append(f"maximum entropy over hashed n-gram features up to order {shape['order']}")
-    output = "a tree of binary decisions" if shape["softmax"] == "tree" else "an adaptive softmax"
+    output = {"tree": "a tree of binary decisions", "adaptive": "an adaptive softmax"}.get(
+        shape["softmax"], "a softmax over classes and their words"
+    )
     return f"{' with '.join(parts)}, {output}"
 
 
@@ -53,6 +56,12 @@ def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str
         return made | {
             "projection": [embedding, hidden], "biases": [words], "parts": [len(parts) - 1, embedding + 1],
         }  # fmt: skip
+    if shape["softmax"] == "classes":
+        classes = sizes["class_vectors"][0]
+        return made | {
+            "projection": [embedding, hidden], "biases": [words], "class_vectors": [classes, embedding + 1],
+            "places": [words], "class_starts": [classes + 1],
+        }  # fmt: skip
     nodes = words - len({BEGIN, shape["never_a_target"]}) - 1
     made |= {"word_up": [words], "node_up": [nodes], "starts": [nodes]}
     made |= {"table": [shape["slots"]], "scales": [shape["order"]]}
@@ -63,7 +72,8 @@ class Output(Protocol):
     """Computes probabilities from hidden states."""
 
     @property
-    def tree(self) -> Tree | None: ...
+    def grouping(self) -> Tree | WordClasses | None:
+        """How the output groups words, if it does."""
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
         """P of each token of whole sentences, given the state before it; 0 for `<S>`. (tokens,) float64"""
@@ -96,7 +106,7 @@ class NeuralModel(LanguageModel):
         if (self.shape["words"], self.shape["never_a_target"]) != known or sizes != array_shapes(self.shape, sizes):
             raise FormatError(f"{self.path}: the entries of its network contradict each other; rebuild the model")
         self.arrays = {
-            name: storage.open_array(self.path / f"{name}.npy", "<i4" if name in TREE_ARRAYS else "<f4").reshape(size)
+            name: storage.open_array(self.path / f"{name}.npy", "<i4" if name in INTEGERS else "<f4").reshape(size)
             for name, size in sizes.items()
         }
         self.layer, self.output = self._parts()
@@ -202,7 +212,7 @@ class NeuralModel(LanguageModel):
         from snm.baselines.neural.batches import score
         from snm.baselines.neural.networks import Network, Shape
 
-        network = Network(Shape(**self.shape), self.output.tree, "cuda")
+        network = Network(Shape(**self.shape), self.output.grouping, "cuda")
         network.fill(self.arrays)
         return score(network, tokens, network.table is not None)
 

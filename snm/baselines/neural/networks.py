@@ -1,7 +1,8 @@
 """The networks in PyTorch, for training on a GPU or a CPU and for scoring on a GPU.
 
-A network computes log P of the targets of a batch of sentences. It has a recurrent layer or none, and one of two
-outputs: a hierarchical softmax, which also uses hashed features of the context, or an adaptive softmax.
+A network computes log P of the targets of a batch of sentences. It has a recurrent layer or none, and one of three
+outputs: a hierarchical softmax, which also uses hashed features of the context; an adaptive softmax; or a softmax of
+two levels, over classes and the words of a class.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from snm.baselines.neural.classes import WordClasses
 from snm.baselines.neural.tree import Tree
+from snm.baselines.neural.two_level import TwoLevel
 from snm.layouts.tokens import BEGIN
 from snm.tensors.hashing import MULTIPLIER, extend, mix64, shift_right
 
@@ -47,7 +50,7 @@ class Shape:
 class Network(nn.Module):
     """Parameters, which Adam trains; a table of feature weights, which AdaGrad trains; and scales of these weights."""
 
-    def __init__(self, shape: Shape, tree: Tree | None, device: str) -> None:
+    def __init__(self, shape: Shape, grouping: Tree | WordClasses | None, device: str) -> None:
         super().__init__()
         self.shape, self.device = shape, torch.device(device)
         self.table: Tensor | None = None
@@ -56,7 +59,8 @@ class Network(nn.Module):
             kinds = {"rnn": nn.RNN, "lstm": nn.LSTM}
             self.layer = kinds[shape.cell or ""](shape.embedding, shape.hidden, batch_first=True, device="meta")
             self.layer = self.layer.to_empty(device=self.device)
-        if tree is not None:
+        if isinstance(grouping, Tree):
+            tree = grouping
             starts, steps = tree.paths()
             self.path_starts, self.path_steps = self._tensor(starts), self._tensor(steps.astype(np.int64))
             self.starts = self._empty(len(tree)).requires_grad_(shape.hidden > 0)
@@ -65,9 +69,12 @@ class Network(nn.Module):
             if shape.order:
                 self.table = torch.zeros(shape.slots, device=self.device)
                 self.scales = torch.ones(shape.order, device=self.device)
+            return
+        self.projection, self.biases = self._empty(shape.embedding, shape.hidden), self._empty(shape.words)
+        if grouping is not None:
+            self.class_vectors = self._empty(len(grouping), shape.embedding + 1)
+            self.two_level = TwoLevel(grouping, [BEGIN, shape.never_a_target], self.device)
         else:
-            self.projection = self._empty(shape.embedding, shape.hidden)
-            self.biases = self._empty(shape.words)
             self.parts = self._empty(len(shape.bounds) - 1, shape.embedding + 1)
             self.banned = torch.zeros(shape.bounds[0][1] + len(self.parts), device=self.device)
             self.banned[[BEGIN, shape.never_a_target]] = -torch.inf
@@ -85,7 +92,7 @@ class Network(nn.Module):
             for name, p in self.named_parameters():
                 if name.startswith(("layer.weight", "projection")):
                     p.copy_((torch.rand(p.shape, generator=random) * 2 - 1) * p.shape[1] ** -0.5)
-                elif name.startswith("vectors"):
+                elif name.startswith(("vectors", "class_vectors")):
                     p.copy_(torch.randn(p.shape, generator=random) * INITIAL_DEVIATION)
                 else:
                     p.zero_()
@@ -93,8 +100,16 @@ class Network(nn.Module):
                 self.layer.bias_ih_l0[self.shape.hidden : 2 * self.shape.hidden] = 1.0  # of the forget gate
             if odds is not None:
                 self.starts.copy_(self._tensor(odds))
+                return
+            logs = np.log(np.maximum(counts, 1) / max(1, counts.sum())).astype(np.float32)
+            if self.shape.softmax == "classes":
+                two = self.two_level
+                in_rows = np.empty_like(logs)
+                in_rows[two.places.cpu().numpy()] = logs
+                self.biases.copy_(self._tensor(in_rows))
+                sums = np.logaddexp.reduceat(in_rows, two.starts.cpu().numpy())
+                self.class_vectors[:, -1] = self._tensor(sums)
             else:
-                logs = np.log(np.maximum(counts, 1) / max(1, counts.sum())).astype(np.float32)
                 self.biases.copy_(self._tensor(logs))
                 for i, (a, b) in enumerate(self.shape.bounds[1:]):
                     self.parts[i, -1] = float(np.logaddexp.reduce(logs[a:b]))
@@ -110,6 +125,8 @@ class Network(nn.Module):
         return _drop(states, dropout, random)
 
     def _look_up(self, words: Tensor) -> Tensor:
+        if self.shape.softmax == "classes":
+            return F.embedding(self.two_level.places[words], self.vectors[0])
         found = []
         for part, (a, b) in zip(self.vectors, self.shape.bounds, strict=True):
             # words of other parts are spread over this one: on a single row, adding up its gradient would be slow
@@ -125,6 +142,10 @@ class Network(nn.Module):
         if self.shape.softmax == "adaptive":
             assert flat is not None
             return self._softmax_loss(flat, targets.reshape(-1))
+        if self.shape.softmax == "classes":
+            assert flat is not None
+            z = F.linear(flat, self.projection)
+            return self.two_level.loss(z, targets.reshape(-1), self.vectors[0], self.biases, self.class_vectors)
         return self._tree_loss(targets.reshape(-1), flat, features)
 
     def _softmax_loss(self, states: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from snm.arguments import choice, set_real_numbers, set_whole_numbers
 from snm.errors import MissingExtra, SettingsError
 
 CELLS = ("rnn", "lstm")
-OUTPUTS = ("tree", "adaptive")
+OUTPUTS = ("tree", "adaptive", "classes")
 MAX_HIDDEN = 1 << 20
 
 
@@ -20,7 +20,7 @@ class NetworkSettings:
 
     cell: str | None = None  # rnn or lstm; by default rnn, in a hybrid lstm
     hidden: int = 256  # units
-    softmax: str | None = None  # tree, with hashed n-gram features (default for rnn and hsme), or adaptive (for lstm)
+    softmax: str | None = None  # tree, with n-gram features (default of rnn and hsme), adaptive (lstm), classes
     passes: int | None = None
     rate: float | None = None
     batch: int | None = None  # events

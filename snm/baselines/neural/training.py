@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from snm.baselines.neural.checkpoints import Checkpoint
+from snm.baselines.neural.classes import WordClasses
 from snm.baselines.neural.fitting import Fit, FitSettings
 from snm.baselines.neural.model import shape_text
 from snm.baselines.neural.networks import Network, Shape
@@ -47,7 +48,7 @@ def train_network(
     `dev` is the held-out text that chooses the best pass. The checkpoint lies beside `output`, the model that the
     network is or becomes a part of.
     """
-    network, tree = make_network(model, how, order, seed, text, vocabulary, device, progress)
+    network, grouping = make_network(model, how, order, seed, text, vocabulary, device, progress)
     size = sum(array.size for _, array in network.arrays())
     settings = fit_settings(model, how, seed, text.events)
     notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
@@ -72,7 +73,7 @@ def train_network(
         steps = " → ".join(f"{p:.2f}" for p in report.perplexities)
         notify(f"held-out perplexity {steps}; kept pass {report.best_pass}")
     shapes = {}
-    for name, array in [*network.arrays(), *_tree_arrays(tree)]:
+    for name, array in [*network.arrays(), *_grouping_arrays(grouping)]:
         shapes[name] = list(array.shape)
         writer.array(name, array.dtype.str).append(array.reshape(-1))
     done = {k: v for k, v in asdict(report).items() if k not in ("passes", "steps", "loss")}
@@ -87,19 +88,22 @@ def train_network(
 def make_network(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary,
     device: str, progress: Progress = silent,
-) -> tuple[Network, Tree | None]:  # fmt: skip
-    """An untrained network, and its tree if it has one."""
-
+) -> tuple[Network, Tree | WordClasses | None]:  # fmt: skip
+    """An untrained network, and how its output groups words, if it does."""
     shape = _shape(model, how, order, text, vocabulary)
     counts = np.bincount(text.tokens, minlength=len(vocabulary))
-    tree, odds = None, None
-    if shape.softmax == "tree":
+    grouping: Tree | WordClasses | None = None
+    odds = None
+    if shape.softmax != "adaptive":
         with progress("word classes", CLASS_PASSES * min(len(vocabulary), FREQUENT)) as bar:
-            classes = learn_classes(text, len(vocabulary), CLASSES, seed, bar)
-        tree, odds = Tree.build(counts, classes, vocabulary.never_a_target)
-    network = Network(shape, tree, device)
+            learned = learn_classes(text, len(vocabulary), CLASSES, seed, bar)
+        if shape.softmax == "tree":
+            grouping, odds = Tree.build(counts, learned, vocabulary.never_a_target)
+        else:
+            grouping = WordClasses.build(counts, learned)
+    network = Network(shape, grouping, device)
     network.start(counts, odds, seed)
-    return network, tree
+    return network, grouping
 
 
 def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> FitSettings:
@@ -119,8 +123,8 @@ def fit_settings(model: str, how: NetworkSettings, seed: int, events: int) -> Fi
 def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, vocabulary: Vocabulary) -> Shape:
     hidden = 0 if model == "hsme" else how.hidden
     output = how.output_of(model)
-    if output == "adaptive" and (order or how.slots):
-        raise SettingsError("an adaptive softmax has no n-gram features; leave out order and slots")
+    if output != "tree" and (order or how.slots):
+        raise SettingsError(f"a network with softmax {output!r} has no n-gram features; leave out order and slots")
     order = (order or ORDERS[model]) if output == "tree" else 0
     least = SLOTS_PER_TOKEN[model] * text.events
     slots = how.slots or int(np.clip(1 << (least - 1).bit_length(), MIN_SLOTS, MAX_SLOTS))
@@ -138,5 +142,7 @@ def _shape(model: str, how: NetworkSettings, order: int | None, text: Text, voca
     )
 
 
-def _tree_arrays(tree: Tree | None) -> list[tuple[str, np.ndarray]]:
-    return [] if tree is None else [("word_up", tree.word_up), ("node_up", tree.node_up)]
+def _grouping_arrays(grouping: Tree | WordClasses | None) -> list[tuple[str, np.ndarray]]:
+    if isinstance(grouping, Tree):
+        return [("word_up", grouping.word_up), ("node_up", grouping.node_up)]
+    return [] if grouping is None else [("places", grouping.places), ("class_starts", grouping.starts)]
