@@ -38,6 +38,7 @@ ROOMS: list[list[str]] = [
     ["pipeline", "integrations"],
     ["exporting"],
     ["reproduction", "demo", "warmup", "planning", "adapting"],
+    ["server"],
     ["cli"],
 ]
 BESIDE = ["reference"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from snm.cli import convert, counts, filtering, inspect, plan, prune, reproduce, score, train, warmup
+from snm.cli import convert, counts, filtering, inspect, plan, prune, reproduce, score, serve, train, warmup
 from snm.cli.terminal import Group
 from snm.version import __version__
 
@@ -21,7 +21,7 @@ def main() -> None:
 
 for command in (
     train.train, plan.plan, counts.vocab, counts.count, counts.merge,
-    score.ppl, score.score, score.next_words, score.generate, score.explain,
+    score.ppl, score.score, score.next_words, score.generate, score.explain, serve.serve,
     filtering.filter_command,
     inspect.info, inspect.verify,
     convert.export, convert.import_arpa, convert.mix, convert.adapt, prune.prune,

@@ -276,7 +276,13 @@ class SnmModel(RowModel):
         denominator = row_sums.sum()
         shares = scale * found.weight[:, 0] / denominator
         parts = [
-            Part(self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]))
+            Part(
+                self.feature_text(q, tokens[:-1]),
+                float(shares[q]),
+                float(row_sums[q] / denominator),
+                float(scale[q]),
+                shape=self.feature_shape(q),
+            )
             for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()
         ]
         parts.sort(key=lambda part: -part.share)
@@ -293,8 +299,8 @@ class SnmModel(RowModel):
         feature_type = self.spec.types[template.type_index]
         if feature_type.family is not None:
             return f"[{feature_type}]"
-        v = self.vocabulary
-        words = [v.words[i if i < v.first_field else BEGIN] for i in context]
+        v, reach = self.vocabulary, template.r + template.s + template.a
+        words = [v.words[i if i < v.first_field else BEGIN] for i in context[len(context) - reach :]]
         adjacent = words[len(words) - template.a :]
         if feature_type.side is not None:
             values = [v.words[i] for i in context if i >= v.first_field]
@@ -306,6 +312,16 @@ class SnmModel(RowModel):
         remote = [f"~{word}" if feature_type.classes else word for word in words[end - template.r : end]]
         skip = ["skip-*"] if feature_type.s is None else [f"skip-{template.s}"] if template.s else []
         return f"[{' '.join([*remote, *skip, *adjacent])}]"
+
+    def feature_shape(self, q: int) -> tuple[int, int, int] | None:
+        """(r, s, a) of the feature of template q; None of one that has more than words: a cache, a family, a field."""
+        if q >= len(self.spec.templates):
+            return None
+        template = self.spec.templates[q]
+        feature_type = self.spec.types[template.type_index]
+        if feature_type.family is not None or feature_type.side is not None:
+            return None
+        return template.r, template.s, template.a
 
     def _cache_text(self, adjacent: int, context: np.ndarray) -> str:
         """A cache, and the words that its own follow: [cache of the]."""
