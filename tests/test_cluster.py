@@ -376,7 +376,7 @@ def expected(texts: Path) -> dict[str, bytes]:
 
 @needs_ray
 class TestRay:
-    OPTIONS = ("--features", SMALL_SKIPS, "--partitions", 12)
+    OPTIONS = ("--features", SMALL_SKIPS, "--partitions", 12, "--folds", 0)
 
     def test_parts_of_the_cluster_are_killed_in_each_phase(
         self, cluster: Cluster, texts: Path, tmp_path: Path, expected: dict[str, bytes]
