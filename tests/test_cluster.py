@@ -392,7 +392,7 @@ class TestRay:
         assert names(tmp_path) == ["m"]
 
     def test_two_jobs_at_once(self, cluster: Cluster, texts: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-        options = "--features", SMALL_SKIPS, "--partitions", 4
+        options = "--features", SMALL_SKIPS, "--partitions", 4, "--folds", 0
         both = [cluster.train(texts / "train.txt", tmp_path / name, *options) for name in ("a", "b")]
         for process in both:
             ends(process)
