@@ -271,6 +271,13 @@ class LanguageModel(ABC):
         """Score texts on the GPU (`gpu`) or the CPU (`cpu`) from now on. For neural models."""
         raise SettingsError(f"only a neural model can use a GPU for scoring; {self.path} is not one")
 
+    def to(self, device: str, *, labels: Sequence[str] | None = None) -> Any:
+        """This model on a device, `cuda` or `cpu`, for decoders that ask for all words at every step. Needs PyTorch.
+
+        See `snm.tensors.advance.TensorModel`. `labels`: the words of the columns; without them all of the vocabulary.
+        """
+        raise SettingsError(f"only an SNM can be moved to a device; {self.path} is not one")
+
     def context(self, text: Sentence) -> np.ndarray:
         """`<S>` and the ids of the words of `text`, and of the fields before them."""
         values, words = self._split(text)

@@ -13,7 +13,7 @@ from numba.core.errors import NumbaError
 
 from snm import manifest, storage
 from snm.arguments import shown
-from snm.errors import FormatError, InputError, SettingsError
+from snm.errors import FormatError, InputError, MissingExtra, SettingsError
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.kernels import caches as cache_kernels
@@ -32,6 +32,7 @@ from snm.text.fields import name_of
 
 if TYPE_CHECKING:
     from snm.gate.fitting import GateEvents
+    from snm.tensors.advance import TensorModel
 
 # The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are not
 # arrays. Checking each argument before the call took a tenth of the time of scoring a beam.
@@ -239,6 +240,15 @@ class SnmModel(RowModel):
             cache_kernels.add_distribution(context, scale[len(keys) :], self.caches.layout, y)
         y /= (scale * found.row_sum[:, 0]).sum()
         return y
+
+    def to(self, device: str, *, labels: Sequence[str] | None = None) -> TensorModel:
+        try:
+            from snm.tensors.advance import TensorModel, device_of
+        except ImportError as error:
+            if getattr(error, "name", None) != "torch":
+                raise
+            raise MissingExtra("torch", "gpu", "moving a model to a device") from None
+        return TensorModel(self.extractor, self.matrix, self._folded, device_of(device), labels)
 
     def adapt(self, sentences: Text | Sentences, output: str | Path, **how: Any) -> SnmModel:
         from snm.scoring.adapting import adapt_gate
