@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from snm.reproduction.tables import markdown_table
+from snm.text.encoding import as_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,6 +61,18 @@ def report(name: str, corpus: str, rows: list[dict[str, Any]], output: Path | No
     print(f"\n{markdown_table(rows)}")
     if output is not None:
         output.write_text(json.dumps({"benchmark": name, **facts, "rows": rows}, indent=1) + "\n")
+
+
+def first_words(text: Path, words: int, output: Path) -> Path:
+    """Write the first lines of a text that have so many words, sentence ends counted."""
+    seen = 0
+    with open(output, "w") as file:
+        for line in as_lines(text):
+            if seen >= words:
+                break
+            file.write(line + "\n")
+            seen += len(line.split()) + 1
+    return output
 
 
 def text_of(corpus: Path, part: str) -> Path:

@@ -13,10 +13,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from common import report, text_of
+from common import first_words, report, text_of
 
 import snm
-from snm.text.encoding import as_lines, encode_files
+from snm.text.encoding import encode_files
 
 
 def main() -> None:
@@ -29,12 +29,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        text, seen, valid = Path(name) / "text", 0, text_of(options.corpus, "valid")
-        with open(text, "w") as file:
-            for line in as_lines(text_of(options.corpus, "train")):
-                if seen < options.words:
-                    file.write(line + "\n")
-                seen += len(line.split()) + 1
+        text = first_words(text_of(options.corpus, "train"), options.words, Path(name) / "text")
+        valid = text_of(options.corpus, "valid")
         for preset in options.presets:
             settings = snm.Settings(features=preset)
             tuned = snm.tune([text], settings, seconds=options.seconds, dev=[valid], notify=print)

@@ -77,7 +77,7 @@ def run(output: Path | None, threads: int, progress: Progress, echo: Callable[[s
         train_text, test_text = write_corpus(Path(scratch))
         echo("The text: Python's language reference and the docstrings of its standard library.\n")
         for name, how in (("Kneser-Ney", {"model": "kn"}), ("small", {}), ("medium", {"features": "medium"})):
-            settings = Settings(threads=threads, **how)  # type: ignore[arg-type]
+            settings = Settings(threads=threads, folds=0, **how)  # type: ignore[arg-type]
             model = opened.enter_context(train([train_text], folder / name, settings, progress=progress))
             test = encode_files([test_text], model.vocabulary)
             report = model.perplexity(test, threads=threads)

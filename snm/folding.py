@@ -32,13 +32,8 @@ TrainFold = Callable[[Text, Vocabulary, np.ndarray | None, Path, Settings, Progr
 """`snm.pipeline.train_source`: writes the SNM of a text."""
 
 
-def fold_events(
-    job: Job, text: Text, vocabulary: Vocabulary, classes: np.ndarray | None, folds: int, train: TrainFold
-) -> GateEvents:
-    """The rows of the text's events, each under a model of the other folds.
-
-    classes: of the words, where the features use them. (words,) uint16
-    """
+def fold_events(job: Job, text: Text, vocabulary: Vocabulary, folds: int, train: TrainFold) -> GateEvents:
+    """The rows of the text's events, each under a model of the other folds, with word classes of its own."""
     s = job.settings
     memory = max(MIN_MEMORY, int((1 - EVENTS_SHARE) * s.memory))
     engine = "auto" if s.engine in CLUSTER else s.engine
@@ -46,7 +41,7 @@ def fold_events(
     folder, found = job.writer.folder / FOLDER, list[GateEvents]()
     with job.progress("folds", folds) as advance:
         for rest, held_out in folds_of(text, folds, job.writer.spool):
-            train(rest, vocabulary, classes, folder, settings, silent, ignore)
+            train(rest, vocabulary, None, folder, settings, silent, ignore)
             with load(folder) as model:
                 assert isinstance(model, SnmModel)
                 rows = model.extractor.n_templates + len(model.extractor.spec.caches)

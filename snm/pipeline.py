@@ -300,7 +300,7 @@ def _train_snm(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None
     figures = text_figures(job, text, vocabulary)
     extractor = make_extractor(job, texts, vocabulary)
     check_size(job, extractor)
-    gate = fold_gate(job, texts, extractor) if texts.folds else None
+    gate = fold_gate(job, texts, vocabulary) if texts.folds else None
     engine = engines.make(job.settings, texts.train.events, job.progress, job.notify)
     words = count_words(texts.train, len(vocabulary))
     events = choose_events(job, engine, texts.train, extractor, unigram_row(words, vocabulary))
@@ -608,11 +608,11 @@ def slice_gate(
     return fit_gate(job, engine, gate_events(extractor, open_matrix(job.writer.load, pages, extractor), held_out))
 
 
-def fold_gate(job: Job, texts: Texts, extractor: Extractor) -> tuple[np.ndarray, GateReport] | None:
+def fold_gate(job: Job, texts: Texts, vocabulary: Vocabulary) -> tuple[np.ndarray, GateReport] | None:
     """Learn the gate on the training text itself, in folds; None where it does not help."""
     if found := job.kept.load("gate"):
         return found[1]["gate"], GateReport(**found[0])
-    events = fold_events(job, texts.whole, extractor.vocabulary, extractor.classes, texts.folds, train_source)
+    events = fold_events(job, texts.whole, vocabulary, texts.folds, train_source)
     if len(events) < MIN_EVENTS:
         job.notify(f"{len(events):,} tokens are too few for a gate; at least {MIN_EVENTS:,} are needed")
         return None

@@ -22,6 +22,7 @@ from snm.progress import Notify, Progress
 from snm.resuming import Kept, Stage
 from snm.settings import HYBRID, NEURAL, Settings, given_vocabulary
 from snm.storage import ModelWriter
+from snm.text.classes import LITTLE_TEXT
 from snm.text.encoding import Text, count_words, encode_files, read_corpus
 from snm.text.files import Sources, names, plain_size
 from snm.text.sampling import sample_sentences, split_sentences
@@ -29,6 +30,7 @@ from snm.text.spelling import RareWords, spans_of, words_to_learn
 from snm.text.vocabulary import Vocabulary
 
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.05, 300_000  # tokens held out of the training text, where the user gives none
+DEFAULT_FOLDS = 4  # of a little text, where the user gives no held-out text
 RECOUNTED_SHARE = 0.01  # a larger held-out slice is counted in the end
 VOCABULARY_SHARE = 0.45  # of the memory beside the program's, for arrays with an entry for every word
 WORD_BYTES, SINGLE_BYTES = 64, 4  # of a word in these arrays: in all of them, and for each type of features
@@ -146,7 +148,12 @@ def hold_out(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) 
     multinomial = s.training.loss == "multinomial"
     if dev is None and not s.gate and not multinomial:
         return Texts(text, text)
-    if folds := folds_for(s, text, dev is not None):
+    folds = folds_for(s, text.events, dev is not None)
+    if s.folds and folds > text.segments:
+        what = "sentences" if text.documents is None else "documents"
+        raise InputError(f"{folds} folds of a text of {text.segments:,} {what}; ask for fewer (--folds)")
+    if 0 < folds <= text.segments:
+        job.notify(f"the gate is learned from {folds} parts of the text, each under a model of the others")
         return Texts(text, text, folds=folds)
     given = None if dev is None else (text, given_text(job, dev, vocabulary))
     train, held_out = given or slice_off(job, text, vocabulary, multinomial)
@@ -173,14 +180,12 @@ def without_new_words(job: Job, held_out: Text, rest: Text, vocabulary: Vocabula
     return replace(held_out, tokens=np.where(rare[held_out.tokens], np.uint32(UNKNOWN), held_out.tokens))
 
 
-def folds_for(settings: Settings, text: Text, dev_given: bool) -> int:
-    """How many folds of the text the gate is learned from; 0 if it is learned from other held-out text."""
+def folds_for(settings: Settings, tokens: int, dev_given: bool) -> int:
+    """How many folds of a text the gate is learned from; 0 if it is learned from other held-out text."""
     if settings.folds is not None:
-        if settings.folds > text.segments:
-            what = "sentences" if text.documents is None else "documents"
-            raise InputError(f"{settings.folds} folds of a text of {text.segments:,} {what}; ask for fewer (folds)")
         return settings.folds
-    return 0
+    little = MIN_EVENTS / HELD_OUT_SHARE <= tokens <= LITTLE_TEXT
+    return DEFAULT_FOLDS if little and settings.can_fold and not dev_given else 0
 
 
 def given_text(job: Job, dev: Sources, vocabulary: Vocabulary) -> Text:

@@ -46,8 +46,8 @@ class Settings:
     `features` is SNM's specification, by default the preset `small`;
     `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
     `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `folds`:
-    the gate is learned from this many parts of the text, each under a model of the others; 0 for a slice that is held
-    out. `prune`:
+    the gate is learned from this many parts of the text, each under a model of the others, by default 4 from a
+    text of 40,000 to 2 M tokens; 0 for a slice that is held out. `prune`:
     features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or 16, of a
     weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the text is
     large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run. `work`
@@ -146,7 +146,7 @@ class Settings:
             raise SettingsError("resume is not for a backoff model with a size; train it, and prune it with snm.prune")
         if self.folds == 1:
             raise SettingsError("folds is 1; expected 2 or more parts of the text, or 0 for a slice that is held out")
-        if self.folds and not self._can_fold:
+        if self.folds and not self.can_fold:
             raise SettingsError(
                 "folds are for an SNM with a gate that is trained by leave-one-out in one pass, and without a size; "
                 "leave out folds, or the others"
@@ -179,7 +179,7 @@ class Settings:
             raise SettingsError("fields belong to lines, a cache to documents; leave out one of both")
 
     @property
-    def _can_fold(self) -> bool:
+    def can_fold(self) -> bool:
         """Whether a gate can be learned from all of the text."""
         one_pass = self.training.loss == "leave-one-out" and self.training.passes <= 1
         return self.model == "snm" and self.gate > 0 and one_pass and self.size is None

@@ -92,9 +92,10 @@ def looped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "WaitingRunner", Loop)
 
 
-BASE = Settings(features="ngram(0..4)", threads=1, engine="cpu", min_count=1, memory=1 << 30)
+BASE = Settings(features="ngram(0..4)", threads=1, engine="cpu", min_count=1, memory=1 << 30, folds=0)
 CASES = {
     "snm5": BASE,
+    "folds": replace(BASE, folds=None),
     "skips-16bit-ungated": replace(BASE, features=SMALL_SKIPS, weight_bits=16, gate=0),
     "dev-passes": replace(BASE, training=TrainingSettings(passes=2)),
     "held-out": replace(BASE, features=SMALL_SKIPS, training=TrainingSettings(loss="multinomial", batch=512)),
@@ -110,8 +111,8 @@ CASES = {
 @pytest.mark.usefixtures("looped")
 class TestLoop:
     @pytest.mark.parametrize(("case", "partitions"), [
-        ("snm5", 1), ("snm5", 23), ("skips-16bit-ungated", None), ("dev-passes", None), ("held-out", None),
-        ("classes-sample", 5), ("no-events-closed", 2), ("documents-sgd", None),
+        ("snm5", 1), ("snm5", 23), ("folds", 3), ("skips-16bit-ungated", None), ("dev-passes", None),
+        ("held-out", None), ("classes-sample", 5), ("no-events-closed", 2), ("documents-sgd", None),
     ])  # fmt: skip
     def test_the_model_is_the_same(self, case: str, partitions: int | None, texts: Path, tmp_path: Path) -> None:
         settings, dev = CASES[case], texts / "dev.txt" if case == "dev-passes" else None
@@ -375,7 +376,7 @@ def expected(texts: Path) -> dict[str, bytes]:
 
 @needs_ray
 class TestRay:
-    OPTIONS = ("--features", SMALL_SKIPS, "--partitions", 12)
+    OPTIONS = ("--features", SMALL_SKIPS, "--partitions", 12, "--folds", 0)
 
     def test_parts_of_the_cluster_are_killed_in_each_phase(
         self, cluster: Cluster, texts: Path, tmp_path: Path, expected: dict[str, bytes]
@@ -391,7 +392,7 @@ class TestRay:
         assert names(tmp_path) == ["m"]
 
     def test_two_jobs_at_once(self, cluster: Cluster, texts: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-        options = "--features", SMALL_SKIPS, "--partitions", 4
+        options = "--features", SMALL_SKIPS, "--partitions", 4, "--folds", 0
         both = [cluster.train(texts / "train.txt", tmp_path / name, *options) for name in ("a", "b")]
         for process in both:
             ends(process)

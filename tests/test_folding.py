@@ -13,6 +13,7 @@ import snm
 from snm import pipeline
 from snm.adjustment.settings import TrainingSettings
 from snm.errors import InputError, SettingsError
+from snm.preparing import folds_for
 from snm.scoring.model import SnmModel
 from snm.settings import Settings
 from snm.text.encoding import Text, encode_files
@@ -142,3 +143,22 @@ def test_a_few_sentences_have_no_gate_and_a_message(tmp_path: Path) -> None:
     model = snm.train(iter(["a b", "c d"] * 20), tmp_path / "m", FOLDED, notify=said.append)
     assert model.manifest["gate"] is None
     assert any("too few" in message for message in said)
+
+
+def test_little_text_is_folded_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    text, settings = write_bigrams(tmp_path / "text", 7, 4000, 300, 6), Settings(order=4, threads=1, gate=16)
+    said: list[str] = []
+    assert train([text], tmp_path / "m", settings, notify=said.append).manifest["gate"]["folds"] == 4
+    assert any("4 parts of the text" in message for message in said)
+    assert train([text], tmp_path / "n", replace(settings, folds=0)).manifest["gate"]["folds"] == 0
+    assert train([text], tmp_path / "d", settings, dev=[text]).manifest["gate"]["folds"] == 0
+    long = encode_files([text], snm.load(tmp_path / "m").vocabulary)
+    assert [folds_for(settings, n, False) for n in (39_999, 40_000, 2_000_000, 2_000_001)] == [0, 4, 4, 0]
+    assert long.events > 40_000
+
+
+def test_a_document_or_two_are_too_few_to_fold(tmp_path: Path) -> None:
+    text = write_bigrams(tmp_path / "text", 7, 4000, 50, 4)
+    text.write_text("\n\n" + text.read_text().replace("\n", "\n", 1))
+    model = train([text], tmp_path / "m", Settings(order=2, threads=1, gate=8, document=True))
+    assert model.manifest["gate"] is None

@@ -27,7 +27,7 @@ from snm.text.encoding import Text, encode_files
 from tests.conftest import SMALL_SKIPS, train, write_bigrams
 from tests.test_golden import MODELS
 
-BIGRAMS = Settings(threads=1, min_count=1, gate=8)
+BIGRAMS = Settings(threads=1, min_count=1, gate=8, folds=0)
 CASES = {
     "skips": replace(BIGRAMS, features=SMALL_SKIPS, prune=1),
     "skips-16bit-ungated": replace(BIGRAMS, features=SMALL_SKIPS, prune=1, weight_bits=16, gate=0),
@@ -36,6 +36,7 @@ CASES = {
     "no-singles": replace(BIGRAMS, features="snm4", weight_bits=16, training=TrainingSettings(loss="poisson")),
     "cache": replace(BIGRAMS, features="snm3 + cache(a=0..2, words=30, half=10)"),
     "cache-closed": replace(BIGRAMS, features=f"{SMALL_SKIPS} + cache(words=9, half=3)", closed=True, min_count=20),
+    "fields": replace(BIGRAMS, features="snm3 + side(topic, a=0..2)", fields="speaker,topic"),
     "wide": replace(BIGRAMS, features="snm3"),
     "wide-16bit-ungated": replace(BIGRAMS, features="snm3", weight_bits=16, gate=0),
 }
@@ -72,6 +73,10 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     write_bigrams(folder / "bigrams.txt", 1, 500, 60, 6)
     write_bigrams(folder / "bigrams-test.txt", 2, 20, 70, 6)
+    for end in ("", "-test"):
+        lines = (folder / f"bigrams{end}.txt").read_text().split("\n")
+        fielded = [f"{('speaker=a', 'topic=x speaker=b', 'topic=y', '')[i % 4]} {line}" for i, line in enumerate(lines)]
+        (folder / f"fields{end}.txt").write_text("\n".join(fielded))
     write_wide(folder / "wide.txt", 70_000)
     (folder / "wide-test.txt").write_text(
         "before2 w69998 w00001\nbefore40 w69200 before1 common\nw65000 w65001 w65002\n"
@@ -82,7 +87,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=[f"{name}-cpu" for name in CASES] + [f"{name}-gpu" for name in ON_GPU])
 def case(request: pytest.FixtureRequest, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
     name, _, engine = request.param.rpartition("-")
-    path, text = tmp_path_factory.mktemp("models") / request.param, "wide" if "wide" in name else "bigrams"
+    path, text = tmp_path_factory.mktemp("models") / request.param, name if name == "fields" else "bigrams"
+    text = "wide" if "wide" in name else text
     with pytest.MonkeyPatch.context() as patch:
         if engine == "gpu":
             torch = pytest.importorskip("torch")

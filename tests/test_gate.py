@@ -32,7 +32,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gated(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> SnmModel:
-    model = train([text_file], tmp_path_factory.mktemp("gated") / "m", Settings(order=4, threads=1, gate=16))
+    model = train([text_file], tmp_path_factory.mktemp("gated") / "m", Settings(order=4, threads=1, gate=16, folds=0))
     assert isinstance(model, SnmModel)
     return model
 
@@ -165,11 +165,11 @@ def test_an_explanation_adds_up_and_shows_the_gate(gated: SnmModel) -> None:
 
 def test_the_held_out_slice_is_counted_in_the_end(gated: SnmModel, text_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    model = train([text_file], tmp_path / "again", Settings(order=4, threads=1, gate=16), notify=said.append)
+    model = train([text_file], tmp_path / "again", Settings(order=4, threads=1, gate=16, folds=0), notify=said.append)
     assert any("held out" in message for message in said)
     assert any("counting again" in message for message in said)
     assert model.manifest["files"] == gated.manifest["files"], "the same, bit for bit"
-    ungated = train([text_file], tmp_path / "ungated", Settings(order=4, threads=1, gate=0))
+    ungated = train([text_file], tmp_path / "ungated", Settings(order=4, threads=1, gate=0, folds=0))
     assert ungated.manifest["gate"] is None
     for name in ("starts",):
         assert ungated.manifest["files"][f"{name}.npy"] == model.manifest["files"][f"{name}.npy"]

@@ -30,6 +30,7 @@ BASE: dict[str, Any] = {
     "min_count": 1,
     "threads": 1,
     "gate": 4,
+    "folds": 0,
 }
 
 
@@ -113,7 +114,20 @@ def test_a_training_goes_on_after_a_partition(
 @needs_unix
 @pytest.mark.parametrize("file", ["text.json", "0/count-00002-of-00006.json", "adjustment.json", "1/shards.json"])
 def test_a_process_that_was_killed(file: str, text: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    options = ["--features", BASE["features"], "--classes", 8, "--min-count", 1, "--threads", 1, "--gate", 4]
+    options = [
+        "--features",
+        BASE["features"],
+        "--classes",
+        8,
+        "--min-count",
+        1,
+        "--threads",
+        1,
+        "--gate",
+        4,
+        "--folds",
+        0,
+    ]
     options += ["-o", tmp_path / "m", "--partitions", 6, "--resume"]
     command = [sys.executable, "-m", "snm", "train", text, *options]
     process = subprocess.Popen([str(part) for part in command], env=ENVIRONMENT, stderr=subprocess.DEVNULL)

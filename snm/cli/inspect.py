@@ -113,7 +113,8 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     gate = m["gate"]
     if gate is not None:
         steps = f"held-out perplexity {gate['ungated']:.2f} → {min(gate['perplexities']):.2f}"
-        rows.append(("gate", f"{gate['units']} units, learned on {gate['events']:,} tokens, {steps}"))
+        folds = f" in {gate['folds']} folds" if gate.get("folds") else ""
+        rows.append(("gate", f"{gate['units']} units, learned on {gate['events']:,} tokens{folds}, {steps}"))
     if t["prune"] > 1:
         rows.append(("pruned", f"features seen fewer than {t['prune']} times, except n-grams of up to five words"))
     return rows

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from snm import disk, pipeline, preparing
+from snm import disk, folding, pipeline, preparing
 from snm.arguments import functions, shown, whole_number
 from snm.counts.counting import ENOUGH_PARTITIONS, MAX_SORTED_TOGETHER, SMALL_PARTITION, SORT_BYTES, VALUE_BYTES
 from snm.counts.forecast import Forecast, chosen_buckets
@@ -153,12 +153,18 @@ class Planner:
         """Tokens that are held out, in the whole text."""
         if not self.is_snm or (not self.settings.gate and self.settings.training.loss != "multinomial"):
             return 0
+        if self.folds:
+            return min(self.events, folding.MAX_EVENTS)
         wanted = min(int(self.events * preparing.HELD_OUT_SHARE) + 1, preparing.MAX_HELD_OUT)
         return wanted if wanted >= MIN_EVENTS or self.settings.training.loss == "multinomial" else 0
 
     @property
+    def folds(self) -> int:
+        return preparing.folds_for(self.settings, self.events, self.dev is not None)
+
+    @property
     def counted_again(self) -> bool:
-        return self.dev is None and self.held_out > preparing.RECOUNTED_SHARE * self.events
+        return self.dev is None and not self.folds and self.held_out > preparing.RECOUNTED_SHARE * self.events
 
     def forecast(self) -> Forecast:
         """The counts of the whole text."""
@@ -233,7 +239,9 @@ class Planner:
         They have the partitions and slots of the whole training. Held-out text is as long as that will be.
         """
         sample, dev = self.sample, self.dev
-        if dev is None and self.held_out:
+        if self.folds:  # the gate takes as long for each of its events
+            dev = [str(sample.file("held-out", min(sample.bytes, SMALL_BYTES)))]
+        elif dev is None and self.held_out:
             dev = [str(sample.file("held-out", sample.bytes * self.held_out / sample.text.events))]
         small = sample.file("small", SMALL_BYTES)
         large = sample.file("large", max(sample.bytes * TIMED_SHARE, 4 * SMALL_BYTES))
@@ -256,6 +264,12 @@ class Planner:
             seconds["training"] = long["training"]  # on held-out text
         if self.counted_again:
             seconds |= {f"{stage} again": seconds[stage] for stage in ("counting", "building")}
+        if self.folds:
+            trained = ("counting", "training", "building")
+            seconds["folds"] = (self.folds - 1) * sum((seconds[stage] for stage in trained), np.zeros(2))
+            seconds["gating"] = (
+                seconds["gating"] * self.held_out * sample.bytes / (sample.text.events * min(sample.bytes, SMALL_BYTES))
+            )
         return {stage: both for stage, both in seconds.items() if both.any()}
 
     def _tried(self, counting: Counting, ratio: float) -> Settings:
@@ -266,7 +280,7 @@ class Planner:
             return s
         events = None if s.training.events is None else max(1, int(s.training.events / ratio))
         training = replace(s.training, slots=counting.slots, events=events)
-        return replace(s, training=training, partitions=counting.partitions, resume=False)
+        return replace(s, training=training, partitions=counting.partitions, resume=False, folds=0)
 
     def _train(self, path: Path, settings: Settings, dev: list[str] | None) -> tuple[dict[str, np.ndarray], int]:
         """Train on a file: seconds of each stage, and the number of links."""

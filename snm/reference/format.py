@@ -52,7 +52,8 @@ class Model(ABC):
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path, self.manifest = path, manifest
         self.words = self._read_words()
-        self.never_targets = {BEGIN, UNKNOWN} if manifest["vocabulary"]["closed"] else {BEGIN}
+        self.fields = {i: word[1:].split("=")[0] for i, word in enumerate(self.words) if word[0] == "\x01"}
+        self.never_targets = {BEGIN, *([UNKNOWN] if manifest["vocabulary"]["closed"] else []), *self.fields}
         self._open()
 
     def _read_words(self) -> list[str]:
@@ -95,7 +96,15 @@ class RowModel(Model):
         None where the template has no feature, or the same one as an earlier template.
         """
         keys: list[int | None] = []
+        values = {self.fields[word]: word for word in context if word in self.fields}
+        context = [word for word in context if word not in self.fields]
         for t in self.spec.templates:
+            side = self.spec.types[t.type_index].side
+            if side is not None:
+                feature = t.type_index, (values.get(side, 0), *context[len(context) - t.a :])
+                there = side in values and len(context) >= t.a
+                keys.append(paper.key_of(self.spec, self.layout, feature) if there else None)
+                continue
             end = len(context) - t.a - t.s  # of the remote words
             remote, adjacent = context[max(0, end - t.r) : max(0, end)], context[len(context) - t.a :]
             if self.spec.types[t.type_index].classes:

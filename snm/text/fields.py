@@ -23,7 +23,7 @@ def field_names(names: str | Iterable[str]) -> tuple[str, ...]:
     """Validated names of fields: `speaker,topic`, or a list of them."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    if not isinstance(names, Sequence):
+    if not isinstance(names, list | tuple):
         raise SettingsError(f"fields is {shown(names)}; expected names, such as 'speaker,topic'")
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -43,6 +43,15 @@ def others(name: str) -> str:
 def name_of(word: str) -> str:
     """The field of a value in a vocabulary."""
     return word[1:].partition("=")[0]
+
+
+_VALUES = re.compile(rf"(?<=\n){MARK}[A-Za-z][\w.-]{{0,63}}=\n(?:{MARK}[A-Za-z][\w.-]{{0,63}}=[^\n]*\n)*\Z".encode())
+
+
+def start_of_values(lines: bytes) -> int:
+    """Where the values of fields begin in the lines of a vocabulary; -1 if it has none."""
+    found = _VALUES.search(lines)
+    return -1 if found is None else found.start()
 
 
 class FieldMarker:

@@ -14,7 +14,7 @@ from snm.arguments import flag, shown
 from snm.errors import FormatError, InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
-from snm.text.fields import MARK, FieldMarker, name_of
+from snm.text.fields import MARK, FieldMarker, name_of, start_of_values
 from snm.text.tokenizers import Tokenizer, write_tokenizer
 
 _WHITE_SPACE = re.compile(r"[ \t-\r]+")
@@ -89,8 +89,8 @@ class Vocabulary:
     @cached_property
     def first_field(self) -> int:
         """The id of the first value of a field, which is behind all words; the number of words if there is none."""
-        at = -1 if self.tokenizer is not None else self._lines.find(f"\n{MARK}".encode())  # a piece may have the mark
-        return self._size if at < 0 else self._lines.count(b"\n", 0, at + 1)
+        at = -1 if self.tokenizer is not None else start_of_values(self._lines)  # a piece may have the mark
+        return self._size if at < 0 else self._lines.count(b"\n", 0, at)
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
