@@ -149,7 +149,7 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
         check_name(name)
         if not are_given(source):
             raise InputError(f"the source {name} has no text; expected files or sentences")
-        texts[name] = source if are_files(source) else _Sentences(name, source)
+        texts[name] = source if are_files(source) else ReadTwice(name, source)
         if STDIN in _listed(source):
             raise SettingsError(f"the source {name} is standard input, which cannot be read twice; save it to a file")
     for source in (*texts.values(), dev):
@@ -158,7 +158,7 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
     return _Given(texts, dev)
 
 
-class _Sentences:
+class ReadTwice:
     """Sentences that can be read twice. A list of strings would name files."""
 
     def __init__(self, name: str, sentences: Any) -> None:
