@@ -53,6 +53,11 @@ def prune(
     opened = model if isinstance(model, LanguageModel) else load(file_path("model", model), progress=progress)
     check_kind(opened)
     text = _held_out(opened, dev, on_error, notify)
+    if budget.loss is not None and text is not None and text.events < MIN_EVENTS:
+        raise InputError(
+            f"{names(dev or [])} has {text.events:,} tokens, too few to measure a loss on; expected {MIN_EVENTS:,} or "
+            f"more; or give --size or --links"
+        )
     if budget.loss is not None and text is not None:
         budget = _size_for_loss(opened, Path(output), budget.loss, text, threads, progress, notify)
     elif budget.loss is not None and isinstance(opened, SnmModel):
