@@ -94,7 +94,7 @@ def _settings_for(model: SnmModel | SourcesModel, **given: Any) -> Settings:
         raise SettingsError(f"{model.path} has fields, which several sources cannot have; give dev instead of text")
     return Settings(
         features=first.spec.text, prune=max(1, first.manifest["training"]["prune"]), closed=model.vocabulary.closed,
-        document=model.vocabulary.document, engine="cpu", **given,
+        document=model.vocabulary.document, tokenizer=model.vocabulary.tokenizer, engine="cpu", **given,
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _join_text(
         with work.progress("reading", 0) as bar:
             whole, words = read_corpus(
                 text, 1, None, s.closed, bar, s.document, 1, writer.spool, s.on_error, s.memory - PROGRAM_BYTES,
-                work.notify,
+                work.notify, None, (), model.vocabulary.tokenizer,
             )  # fmt: skip
         if not whole.events:
             raise InputError(f"{names(text)}: no words; expected text of the new domain, one sentence a line")
@@ -194,8 +194,7 @@ class _Joining:
         ids = np.full(len(self.words), UNKNOWN, np.uint32)
         ids[kept] = np.arange(int(kept.sum()), dtype=np.uint32)
         words = [self.words.words[i] for i in np.flatnonzero(kept)[len(SPECIAL) :]]
-        vocabulary = Vocabulary(words, closed=self.words.closed, document=self.words.document)
-        return replace(text, tokens=ids[text.tokens]), vocabulary
+        return replace(text, tokens=ids[text.tokens]), self.words.like(words)
 
     def spell(self, text: Text, union: Vocabulary) -> dict[str, Any]:
         """Write the spelling model of the union, of the rare words of the model's texts and of this one."""

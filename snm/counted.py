@@ -32,6 +32,7 @@ from snm.storage import COUNTS, VOCABULARY, ModelWriter, check_files, open_array
 from snm.system import default_threads
 from snm.text.encoding import Text, read_corpus
 from snm.text.files import Sources, plain_size
+from snm.text.tokenizers import Tokenizer, check_same, open_tokenizer
 from snm.text.vocabulary import Vocabulary
 
 TOKENS, STORE = "tokens", "counts"
@@ -67,6 +68,10 @@ class CountedText:
             and (store.rows, store.links) == (self.manifest["rows"], self.manifest["links"])
         ):
             raise FormatError(f"{self.path} is damaged: its files contradict each other; {COUNTS.remedy}")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        return manifest.tokenizer_of(self.path, self.manifest)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -168,6 +173,7 @@ def _check_same(first: CountedText, other: CountedText) -> None:
         if mine != theirs:
             one, two = (first, other) if mine else (other, first)
             raise SettingsError(f"{one.path} has {what}, {two.path} does not; count both with or without --{name}")
+    check_same(first.tokenizer, other.tokenizer, str(first.path), str(other.path))
     digests = [part.manifest["files"].get(VOCABULARY) for part in (first, other)]
     if digests[0] != digests[1]:
         sizes = [f"{part.manifest['vocabulary']['words']:,} words" for part in (first, other)]
@@ -186,24 +192,29 @@ def _added_figures(figures: list[dict[str, Any]]) -> dict[str, Any]:
 
 def write_vocabulary(
     sources: Sources, output: str | Path, *, min_count: int = 3, max_words: int | None = None, on_error: str = "fail",
-    memory: int = 4 << 30, threads: int | None = None, progress: Progress = silent, notify: Notify = ignore,
+    memory: int = 4 << 30, threads: int | None = None, tokenizer: str | Path | Tokenizer | None = None,
+    progress: Progress = silent, notify: Notify = ignore,
 ) -> Vocabulary:  # fmt: skip
     """Write the words of a text to the file `output`, one a line, as `Settings(vocab=...)` reads them.
 
     The most frequent words come first, equally frequent ones by their spelling: a model that is trained on the same
     text without such a file has the same words in the same order. `min_count`: words seen less often are left out.
-    `max_words`: at most so many words. `output` may be `-`, standard output.
+    `max_words`: at most so many words. `tokenizer`: see `Settings`; its pieces are written. `output` may be `-`,
+    standard output.
     """
     functions(progress=progress, notify=notify)
     min_count = whole_number("min_count", min_count, 1)
     max_words = None if max_words is None else whole_number("max_words", max_words, 1)
     memory = whole_number("memory", memory, MIN_MEMORY)
     threads = default_threads() if threads is None else whole_number("threads", threads, 1, MAX_THREADS)
+    tokenizer = open_tokenizer(tokenizer)
+    if tokenizer is not None and tokenizer.alphabet is not None:
+        raise SettingsError(f"{tokenizer.kind} are a vocabulary of their own; none has to be written")
     name = str(file_path("output", output))
     with replaced_file(name, notify) as file, progress("reading", plain_size(sources)) as bar:
         _, vocabulary = read_corpus(
             sources, min_count, max_words, False, bar, False, min(threads, memory // READER_BYTES), _read_through,
-            on_error, memory - PROGRAM_BYTES, notify,
+            on_error, memory - PROGRAM_BYTES, notify, None, (), tokenizer,
         )  # fmt: skip
         file.writelines(f"{word}\n" for word in vocabulary.words[3:])
     return vocabulary
@@ -227,6 +238,9 @@ def settings_for(counted: CountedText, settings: Settings) -> Settings:
         )
     if settings.vocab is not None or settings.max_words is not None:
         raise SettingsError(f"the vocabulary is that of the counts {counted.path}; leave out vocab and max_words")
+    if settings.tokenizer is not None:
+        check_same(counted.tokenizer, settings.text_tokenizer, str(counted.path), "the training")
+    settings = replace(settings, tokenizer=counted.tokenizer)
     for name in ("closed", "document"):
         if getattr(settings, name) and not vocabulary[name]:
             raise SettingsError(f"{counted.path} was counted without --{name}; count again with it, or leave it out")

@@ -93,7 +93,7 @@ def _choose_contexts(text: Text, contexts: int, seed: int) -> tuple[np.ndarray, 
 
 def generated_text(model: LanguageModel, sentences: int, seed: int = 1) -> Text:
     """Sentences sampled from the model itself."""
-    drawn = [model.generate(seed=seed + i, max_words=40, unknown=True) for i in range(sentences)]
+    drawn = [model.sample(seed=seed + i, max_words=40, unknown=True) for i in range(sentences)]
     tokens = [np.append(model.context(sentence), np.uint32(END)) for sentence in drawn]
     return Text(np.concatenate(tokens), len(tokens))
 

@@ -212,11 +212,11 @@ def _project_text(model: LanguageModel, place: Path, text: Sources, how: _How) -
     if not encoded.events:
         raise InputError(f"{names(text)}: no words; expected text whose n-grams are to be written")
     with tempfile.TemporaryDirectory(prefix="snm-") as folder:
-        words = Path(folder) / VOCABULARY
-        words.write_text("".join(f"{word}\n" for word in model.vocabulary.words[UNKNOWN + 1 :]), encoding="utf-8")
-        order, closed = how.order or _order_of(model), model.vocabulary.closed
-        settings = Settings(model="kn", order=order, vocab=words, closed=closed, threads=how.threads)
-        settings = replace(settings, on_error=how.on_error)
+        words, v = Path(folder) / VOCABULARY, model.vocabulary
+        words.write_text("".join(f"{word}\n" for word in v.words[UNKNOWN + 1 :]), encoding="utf-8")
+        order = how.order or _order_of(model)
+        settings = Settings(model="kn", order=order, closed=v.closed, tokenizer=v.tokenizer, threads=how.threads)
+        settings = replace(settings, on_error=how.on_error, vocab=None if settings.alphabet is not None else words)
         skeleton = train(text, Path(folder) / "ngrams", settings, progress=how.progress, notify=how.notify)
         assert isinstance(skeleton, BackoffModel)
         ngrams, figures = ngrams_of(skeleton), dict(skeleton.manifest["text"])

@@ -28,6 +28,7 @@ from snm.sources import MAX_DEV, Learned, Work, fit_gate, members_of, write
 from snm.text.encoding import Text, encode_files
 from snm.text.files import Sources, names
 from snm.text.sampling import sample_sentences
+from snm.text.tokenizers import check_same
 from snm.text.vocabulary import Vocabulary
 
 
@@ -73,6 +74,7 @@ def check_members(members: Sequence[LanguageModel], paths: Sequence[Path]) -> No
             "same after every context"
         )
     for member, path in zip(members, paths, strict=True):
+        check_same(members[0].vocabulary.tokenizer, member.vocabulary.tokenizer, str(paths[0]), str(path))
         if member.vocabulary.fields:
             raise SettingsError(f"{member.path} has fields of lines, which a hybrid cannot have; mix models without")
         if isinstance(member, SnmModel) and member.spec.caches:

@@ -15,6 +15,7 @@ from snm.arguments import shown
 from snm.errors import FormatError
 from snm.features.extraction import Extractor
 from snm.text.spelling import MAX_ORDER, Spelling
+from snm.text.tokenizers import Tokenizer, describe_tokenizer, read_tokenizer
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
 
@@ -58,7 +59,8 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "hybrid": _GATED,
 }  # fmt: skip
 """For each kind, the entries that opening and scoring need: a type, a range, a list of these, or alternatives."""
-EXTENSIONS: tuple[str, ...] = ("cache", "fields", "orphans", "union")
+TOKENIZER = "tokenizer"
+EXTENSIONS: tuple[str, ...] = ("cache", "fields", "orphans", TOKENIZER, "union")
 """What a model's entry `requires` may name: parts of the format without which a reader would give wrong answers."""
 SPELLING = "spelling.txt"
 SPELLING_ENTRY = {"order": range(2, MAX_ORDER + 1), "words": SIZE, "known": float}
@@ -95,6 +97,7 @@ def read_counted(path: Path) -> dict[str, Any]:
     """The manifest of a folder of counts, with every entry that it needs."""
     manifest = storage.read_manifest(path, storage.COUNTS)
     _check(path, manifest, {**_ALL, **COUNTED_ENTRIES}, storage.COUNTS.remedy)
+    _check_extensions(path, manifest.get("requires", []))
     return manifest
 
 
@@ -118,12 +121,21 @@ def opening(path: Path) -> Iterator[None]:
 def read_vocabulary(path: Path, manifest: dict[str, Any]) -> Vocabulary:
     """The vocabulary of a model folder."""
     expected, file = manifest["vocabulary"], path / storage.VOCABULARY
+    tokenizer = tokenizer_of(path, manifest)
     try:
-        return Vocabulary.read(file, expected["words"], expected["closed"], expected["document"])
+        return Vocabulary.read(file, expected["words"], expected["closed"], expected["document"], tokenizer)
     except OSError as error:
         raise FormatError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise FormatError(f"{file} is damaged ({error}); restore or rebuild the model") from error
+
+
+def tokenizer_of(path: Path, manifest: dict[str, Any]) -> Tokenizer | None:
+    """The tokenizer of a folder; None if white space separates its words."""
+    if TOKENIZER not in manifest:
+        return None
+    _check(path, manifest, {TOKENIZER: {"kind": str, "sha256": str}}, storage.MODEL.remedy)
+    return read_tokenizer(path, manifest[TOKENIZER], storage.MODEL.remedy)
 
 
 def write_spelling(folder: Path, words: bytes, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -204,7 +216,16 @@ def describe_kind(kind: str, vocabulary: Vocabulary) -> dict[str, Any]:
 def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
     """The entries of every manifest, of models and of counts."""
     words = {"words": len(vocabulary), "closed": vocabulary.closed, "document": vocabulary.document}
-    return {"written_by": f"snm {__version__}", "vocabulary": words}
+    described = {"written_by": f"snm {__version__}", "vocabulary": words}
+    if vocabulary.tokenizer is None:
+        return described
+    return {**described, TOKENIZER: describe_tokenizer(vocabulary.tokenizer), "requires": [TOKENIZER]}
+
+
+def requiring(described: dict[str, Any], *extensions: str) -> dict[str, Any]:
+    """A manifest that requires these extensions too."""
+    names = sorted({*described.get("requires", []), *extensions})
+    return {**described, "requires": names} if names else described
 
 
 def size_of(manifest: dict[str, Any]) -> tuple[int, str]:
@@ -218,7 +239,8 @@ def describe_rows(
 ) -> dict[str, Any]:
     """The manifest of an SNM or backoff model; `how` has the entries of its kind."""
     layout, spec, vocabulary = extractor.layout, extractor.spec, extractor.vocabulary
-    return {
+    required = how.pop("requires", [])
+    described = {
         **describe_kind(kind, vocabulary),
         "features": spec.text,
         "layout": asdict(layout),
@@ -230,3 +252,4 @@ def describe_rows(
         "expected_collisions": layout.expected_collisions(rows_by_type),
         **how,
     }
+    return requiring(described, *required)

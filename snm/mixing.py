@@ -16,13 +16,14 @@ from snm.baselines.backoff.arpa import import_arpa
 from snm.errors import InputError, SettingsError
 from snm.layouts.tokens import BEGIN, UNKNOWN
 from snm.loading import is_arpa, load
-from snm.manifest import describe_kind, size_of
+from snm.manifest import describe_kind, requiring, size_of
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.scoring.mixture import MixtureModel
 from snm.scoring.unions import Words, share_of, union_of
 from snm.text.encoding import Text, encode_files
 from snm.text.files import BadLines, Sources, names, read_blocks, read_bytes
+from snm.text.tokenizers import check_same
 from snm.text.vocabulary import Vocabulary
 
 CONVERGED = 1e-7  # EM stops when no weight changes by more
@@ -80,7 +81,7 @@ def mix(
                 opened.enter_context(add_member(a, writer.folder / b, progress))
                 for a, b in zip(paths, folders, strict=True)
             ]
-            union = _Union.of(members, dev, on_error, notify)
+            union = _Union.of(members, paths, dev, on_error, notify)
             mixed = _mix(_probabilities(members, [], union, union.dev, threads), None)
             manifest = _manifest(members, folders, mixed, union)
             if "shares" in manifest:
@@ -122,7 +123,7 @@ def weigh(
     members = [load(path, progress=progress) for path, file in zip(paths, is_file, strict=True) if not file]
     if not members:
         raise SettingsError("only probability files; add at least one model, whose vocabulary is used")
-    union = _Union.of(members, dev, on_error, notify)
+    union = _Union.of(members, [member.path for member in members], dev, on_error, notify)
     parts = [_probabilities(members, files, union, union.dev, threads)]
     if test:
         text = _encoded(test, union.vocabulary, on_error, notify)
@@ -166,7 +167,12 @@ class _Union:
     words: list[Words]
 
     @classmethod
-    def of(cls, members: list[LanguageModel], dev: Sources, on_error: str, notify: Notify) -> _Union:
+    def of(
+        cls, members: list[LanguageModel], paths: Sequence[Path], dev: Sources, on_error: str, notify: Notify
+    ) -> _Union:
+        """`paths`: what the user calls the members."""
+        for member, path in zip(members[1:], paths[1:], strict=True):
+            check_same(members[0].vocabulary.tokenizer, member.vocabulary.tokenizer, str(paths[0]), str(path))
         for member in members:
             if member.vocabulary.fields:
                 raise SettingsError(
@@ -249,15 +255,16 @@ def read_probabilities(path: Path, events: int) -> np.ndarray:
 
 def _manifest(models: list[LanguageModel], folders: list[str], mixed: Mixed, union: _Union) -> dict[str, Any]:
     lacking = not all(words.whole for words in union.words)
-    return {
+    described = {
         **describe_kind(MixtureModel.kind, union.vocabulary),
-        **({"requires": ["union"], "shares": union.shares} if lacking else {}),
+        **({"shares": union.shares} if lacking else {}),
         "members": folders,
         "weights": mixed.weights.tolist(),
         "dev_perplexity": mixed.dev_perplexity,
         "dev_perplexities": mixed.dev_perplexities,
         "links": sum(size_of(model.manifest)[0] for model in models),
     }
+    return requiring(described, *(["union"] if lacking else []))
 
 
 def add_member(source: Path, target: Path, progress: Progress) -> LanguageModel:

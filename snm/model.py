@@ -17,7 +17,7 @@ import numpy as np
 from snm.arguments import MAX_THREADS, flag, real_number, shown, whole_number
 from snm.errors import ClosedModel, InputError, SettingsError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
-from snm.text.encoding import Sentence, Sentences, Text, as_lines, encode_files, encode_sentences
+from snm.text.encoding import Sentence, Sentences, Text, as_lines, divide_lines, encode_files, encode_sentences
 from snm.text.spelling import Spelling
 from snm.text.vocabulary import Vocabulary
 
@@ -35,6 +35,8 @@ class Part:
     """The factor by which the gate multiplies its row."""
     source: str | None = None
     """The name of the source that the row is of, in a model of several."""
+    shape: tuple[int, int, int] | None = None
+    """(r, s, a) of the feature: which words before the target it has; None of a cache and of a family's feature."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class LanguageModel(ABC):
         `spelled`, `on_error`: see `score_sentences`.
         """
         spelling = self._spelling_for(flag("spelled", spelled))
-        lines = list(as_lines(sentences, self.vocabulary, on_error))
+        lines = divide_lines(as_lines(sentences, self.vocabulary, on_error), self.vocabulary.tokenizer)
         text = encode_sentences(lines, self.vocabulary, spelling)
         logs = self._logs_of(text, self.probabilities(text.tokens)).tolist()
         scored: list[list[tuple[str, float]]] = []
@@ -239,12 +241,15 @@ class LanguageModel(ABC):
             logs = np.log(p[target])
         scored = logs[known] if self.vocabulary.closed else logs
         oov = len(known) - int(known.sum())
+        words = text.words + text.sentences if self.vocabulary.tokenizer is not None else text.events
+        words_known = self.vocabulary.tokenizer is None or text.words > 0
         spelled = _spelled_sum(logs, oov, text.spellings)
         return PerplexityReport(
             text.sentences, text.events, oov, oov / text.events, float(scored.sum()) / math.log(10),
             float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds, text.bad_lines,
             None if spelled is None else float(np.exp(-spelled / text.events)), text.bytes or None,
-            None if spelled is None else bits_per_byte(spelled, text.bytes),
+            None if spelled is None else bits_per_byte(spelled, text.bytes), words if words_known else None,
+            None if spelled is None or not words_known else float(np.exp(-spelled / words)),
         )  # fmt: skip
 
     def explain(self, sentence: Sentence) -> list[Explanation]:
@@ -266,6 +271,13 @@ class LanguageModel(ABC):
         """Score texts on the GPU (`gpu`) or the CPU (`cpu`) from now on. For neural models."""
         raise SettingsError(f"only a neural model can use a GPU for scoring; {self.path} is not one")
 
+    def to(self, device: str, *, labels: Sequence[str] | None = None) -> Any:
+        """This model on a device, `cuda` or `cpu`, for decoders that ask for all words at every step. Needs PyTorch.
+
+        See `snm.tensors.advance.TensorModel`. `labels`: the words of the columns; without them all of the vocabulary.
+        """
+        raise SettingsError(f"only an SNM can be moved to a device; {self.path} is not one")
+
     def context(self, text: Sentence) -> np.ndarray:
         """`<S>` and the ids of the words of `text`, and of the fields before them."""
         values, words = self._split(text)
@@ -273,7 +285,8 @@ class LanguageModel(ABC):
 
     def _split(self, sentence: Sentence) -> tuple[list[str], list[str]]:
         """The values of fields before a sentence, and its words."""
-        return self.vocabulary.split(next(as_lines([sentence], self.vocabulary)))
+        (line,) = divide_lines(as_lines([sentence], self.vocabulary), self.vocabulary.tokenizer)
+        return self.vocabulary.split(line)
 
     def _words(self, sentence: Sentence) -> list[str]:
         return self._split(sentence)[1]
@@ -290,7 +303,19 @@ class LanguageModel(ABC):
         self, prompt: Sentence = "", *, seed: int | Sequence[int] | None = None, max_words: int = 100,
         temperature: float = 1.0, unknown: bool = False,
     ) -> str:  # fmt: skip
-        """Sample a sentence that begins with `prompt`, and has up to `max_words` more; `<UNK>` only with `unknown`."""
+        """Sample a sentence that begins with `prompt`, and has up to `max_words` more; `<UNK>` only with `unknown`.
+
+        The pieces of a tokenizer are joined to text.
+        """
+        words = self.sample(prompt, seed=seed, max_words=max_words, temperature=temperature, unknown=unknown)
+        tokenizer = self.vocabulary.tokenizer
+        return " ".join(words) if tokenizer is None else tokenizer.join(words)
+
+    def sample(
+        self, prompt: Sentence = "", *, seed: int | Sequence[int] | None = None, max_words: int = 100,
+        temperature: float = 1.0, unknown: bool = False,
+    ) -> list[str]:  # fmt: skip
+        """The words of a sentence of `generate`; pieces, where the model has a tokenizer."""
         temperature, unknown = real_number("temperature", temperature), flag("unknown", unknown)
         if not 0 < temperature < math.inf:
             raise SettingsError(f"temperature is {temperature}; expected a number above 0")
@@ -299,19 +324,10 @@ class LanguageModel(ABC):
         except (TypeError, ValueError):
             raise SettingsError(f"seed is {shown(seed)}; expected a whole number, 0 or more, or some of them") from None
         words, context = self._words(prompt), self.context(prompt)
-        for _ in range(whole_number("max_words", max_words, 0)):
-            p = self.distribution(context)
-            if not unknown:
-                p[UNKNOWN] = 0
-            if not p.any():  # only <UNK> can follow
-                break
-            p = (p / p.max()) ** (1 / temperature)
-            word = int(random.choice(len(p), p=p / p.sum()))
-            if word == END:
-                break
-            context = np.append(context, np.uint32(word))
-            words.append(self.vocabulary.words[word])
-        return " ".join(words)
+        for word, _ in draw_words(self, context, random, whole_number("max_words", max_words, 0), temperature, unknown):
+            if word != END:
+                words.append(self.vocabulary.words[word])
+        return words
 
     # -- word by word
 
@@ -414,6 +430,32 @@ StatefulModel = LanguageModel
 """The name that code written for earlier versions uses: then only some kinds scored word by word."""
 
 
+def draw_words(
+    model: LanguageModel, context: np.ndarray, random: np.random.Generator, max_words: int, temperature: float,
+    unknown: bool,
+) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
+    """Up to `max_words` words after a context, the last one may be `</S>`; and P of every word where each was drawn.
+
+    A temperature of 0 takes the most probable words. `<UNK>` is drawn only with `unknown`.
+    """
+    for _ in range(max_words):
+        p = model.distribution(context)
+        weights = p.copy()
+        if not unknown:
+            weights[UNKNOWN] = 0
+        if not weights.any():  # only <UNK> can follow
+            return
+        if temperature > 0:
+            weights = (weights / weights.max()) ** (1 / temperature)
+            word = int(random.choice(len(p), p=weights / weights.sum()))
+        else:
+            word = int(weights.argmax())
+        yield word, p
+        if word == END:
+            return
+        context = np.append(context, np.uint32(word))
+
+
 def wrong_state(what: str) -> SettingsError:
     return SettingsError(f"{what}; expected one that start, step, follow or state_array of this model made")
 
@@ -476,6 +518,8 @@ class PerplexityReport:
     `ppl_no_oov` always leaves them out. `ppl_spelled` and `bits_per_byte` spell them: P(`<UNK>`) times the probability
     of the word's string; None if the vocabulary is closed or the model has no spelling model, and the text has such
     words. `bytes`: those of the words in UTF-8, and one for the space or line end after each; None if not known.
+    `words`: what white space separates, and line ends; `ppl_word`: the same probability a word. Where a tokenizer
+    divides words, there are more `tokens`.
     `bad_lines`: lines that were repaired or left out, see `perplexity`.
     """
 
@@ -491,3 +535,5 @@ class PerplexityReport:
     ppl_spelled: float | None = None
     bytes: int | None = None
     bits_per_byte: float | None = None
+    words: int | None = None
+    ppl_word: float | None = None

@@ -239,8 +239,10 @@ def count_text(
     """
     settings = replace(_checked(settings), prune=1)
     functions(progress=progress, notify=notify)
-    if settings.vocab is None:
-        raise SettingsError("counts need a given vocabulary, to be added to others; give vocab (snm vocab writes one)")
+    if settings.vocab is None and settings.alphabet is None:
+        raise SettingsError(
+            "counts need a given vocabulary, to be added to others; give vocab (--vocab, which snm vocab writes)"
+        )
     if settings.fields:
         raise SettingsError("fields are for training; counts that add have a given vocabulary, without their values")
     if settings.resume:

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from snm.layouts.tokens import UNKNOWN
 from snm.manifest import write_spelling
 from snm.progress import Notify, Progress
 from snm.resuming import Kept, Stage
-from snm.settings import HYBRID, NEURAL, Settings
+from snm.settings import HYBRID, NEURAL, Settings, given_vocabulary
 from snm.storage import ModelWriter
-from snm.text.encoding import Text, count_words, encode_files, read_corpus, read_vocabulary
+from snm.text.encoding import Text, count_words, encode_files, read_corpus
 from snm.text.files import Sources, names, plain_size
 from snm.text.sampling import sample_sentences, split_sentences
 from snm.text.spelling import RareWords, spans_of, words_to_learn
@@ -74,14 +73,14 @@ def read_text(job: Job, sources: Sources) -> tuple[Text, Vocabulary]:
         return _kept_text(job, found)
     memory = None if s.model in NEURAL else s.memory - PROGRAM_BYTES
     with job.progress("reading", plain_size(sources)) as bar:
-        if s.vocab is None:
+        vocabulary = given_vocabulary(s, memory, job.notify)
+        if vocabulary is None:
             threads = min(s.threads, s.memory // READER_BYTES)
             text, vocabulary = read_corpus(
                 sources, s.min_count, s.max_words, s.closed, bar, s.document, threads, job.writer.spool, s.on_error,
-                memory, job.notify, job.rare, s.fields,
+                memory, job.notify, job.rare, s.fields, s.text_tokenizer,
             )  # fmt: skip
         else:
-            vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, memory, job.notify)
             check_vocabulary(s, len(vocabulary))
             text = encode_files(sources, vocabulary, bar, job.writer.spool, s.on_error, job.notify, rare=job.rare)
     if not text.events:
@@ -99,7 +98,8 @@ def _kept_text(job: Job, found: Stage) -> tuple[Text, Vocabulary]:
     figures, arrays = found
     words = arrays["words"].tobytes().split(b"\n", 3)[-1]  # without <S>, </S> and <UNK>
     job.rare.add(*spans_of(arrays["rare"].tobytes()))
-    vocabulary = Vocabulary.of_lines(words, job.settings.closed, job.settings.document)
+    s = job.settings
+    vocabulary = Vocabulary.of_lines(words, s.closed, s.document, s.text_tokenizer)
     first_field = vocabulary.first_field if vocabulary.fields else None
     return Text(arrays["tokens"], **figures, first_field=first_field), vocabulary
 
@@ -165,7 +165,7 @@ def without_new_words(job: Job, held_out: Text, rest: Text, vocabulary: Vocabula
 
     They are in the vocabulary only because the part belongs to the text.
     """
-    if job.settings.vocab is not None or job.counts is not None:
+    if job.settings.vocab is not None or job.settings.alphabet is not None or job.counts is not None:
         return held_out
     rare = count_words(rest, len(vocabulary)) < job.settings.min_count
     rare[: UNKNOWN + 1] = False

@@ -105,6 +105,8 @@ def _plain(settings: Settings) -> dict[str, Any]:
     training, m = asdict(settings.training), settings.training.metafeatures
     buckets = {"feature_buckets": m.feature_buckets, "link_buckets": m.link_buckets, "merge": m.merge}
     others = {name: value for name, value in asdict(settings).items() if name not in ("training", "network", "vocab")}
+    tokenizer = settings.text_tokenizer
+    others["tokenizer"] = None if tokenizer is None else [tokenizer.kind, tokenizer.fingerprint]
     return {**others, **training, "metafeatures": str(m), **buckets}
 
 

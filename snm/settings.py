@@ -12,9 +12,13 @@ from snm.arguments import MAX_THREADS, choice, file_path, flag, set_whole_number
 from snm.baselines.neural.settings import NetworkSettings
 from snm.errors import SettingsError
 from snm.features.specification import DEFAULT_PRESET, MAX_WORDS, FeatureSpec
+from snm.progress import Notify, ignore
 from snm.system import default_threads
+from snm.text.encoding import read_vocabulary
 from snm.text.fields import field_names
 from snm.text.files import ON_ERROR
+from snm.text.tokenizers import Tokenizer, open_tokenizer
+from snm.text.vocabulary import Vocabulary
 
 NEURAL = ("hsme", "rnn")
 HYBRID = "hybrid"
@@ -50,6 +54,8 @@ class Settings:
     is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
     folder, and used if the run is killed and started again. `vocab`: a file of words, one a line. `classes`: how many
     word classes are learned where the features use them; by default 256, from a text of up to 2 M tokens 64.
+    `tokenizer`: `characters`, `bytes`, or the file of a SentencePiece model or of a tokenizer of Hugging Face, which
+    divides text into words from then on (docs/tokenizers.md).
     `document`: the text has documents, separated by blank lines, and features reach across their sentences. `fields`:
     names of fields before lines, such as `speaker=ann`, which become features (docs/features.md). `tuning`:
     how `snm.tune` chose the settings, for the manifest. `on_error`: what to do with a line that is not UTF-8 or has a
@@ -64,6 +70,7 @@ class Settings:
     min_count: int = 3
     max_words: int | None = None
     vocab: str | Path | None = None
+    tokenizer: str | Path | Tokenizer | None = None
     closed: bool = False
     document: bool = False
     fields: str | tuple[str, ...] = ()
@@ -94,9 +101,14 @@ class Settings:
         )  # fmt: skip
         for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
             choice(name, getattr(self, name), known)
-        object.__setattr__(self, "fields", field_names(self.fields) if self.fields else ())
+        object.__setattr__(self, "fields", field_names(self.fields))
         for name in ("closed", "document", "resume"):
             object.__setattr__(self, name, flag(name, getattr(self, name)))
+        object.__setattr__(self, "tokenizer", open_tokenizer(self.tokenizer))
+        if self.alphabet is not None:
+            if self.vocab is not None or self.max_words is not None:
+                raise SettingsError("bytes are a vocabulary of their own; leave out vocab and max_words")
+            object.__setattr__(self, "closed", True)  # no text has other words
         for name, kind in (("training", TrainingSettings), ("network", NetworkSettings)):
             if not isinstance(getattr(self, name), kind):
                 raise SettingsError(f"{name} is {shown(getattr(self, name))}; expected snm.{kind.__name__}(...)")
@@ -153,6 +165,8 @@ class Settings:
         """Raise an error if fields go with something that does not know them."""
         if not self.fields:
             return
+        if self.tokenizer is not None:
+            raise SettingsError("fields and a tokenizer exclude each other; leave out one of both")
         if self.model != "snm":
             raise SettingsError(f"fields are for SNM; a model of kind {self.model!r} has no features for them")
         if self.engine in ("gpu", *CLUSTER):
@@ -181,6 +195,17 @@ class Settings:
                 )
 
     @property
+    def alphabet(self) -> tuple[str, ...] | None:
+        """The words, if the tokenizer determines them."""
+        return None if self.text_tokenizer is None else self.text_tokenizer.alphabet
+
+    @property
+    def text_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, opened; None for white space."""
+        assert isinstance(self.tokenizer, Tokenizer | None)
+        return self.tokenizer
+
+    @property
     def specification(self) -> str:
         chosen = f"ngram(0..{(self.order or DEFAULT_ORDER) - 1})"
         if self.model in ("snm", HYBRID) and self.order is None:
@@ -191,6 +216,19 @@ class Settings:
     @property
     def spec(self) -> FeatureSpec:
         return FeatureSpec(self.specification)
+
+
+def given_vocabulary(settings: Settings, memory: int | None = None, notify: Notify = ignore) -> Vocabulary | None:
+    """The vocabulary, if it is known before the text is read: a file of words, or what the tokenizer determines.
+
+    `memory`: bytes that reading it may take.
+    """
+    s, tokenizer = settings, settings.text_tokenizer
+    if s.alphabet is not None:
+        return Vocabulary(s.alphabet, closed=s.closed, document=s.document, tokenizer=tokenizer)
+    if s.vocab is None:
+        return None
+    return read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, memory, notify, tokenizer)
 
 
 def paper_settings(

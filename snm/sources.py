@@ -30,7 +30,7 @@ from snm.gate.fitting import (
 )
 from snm.layouts.gate import Gate
 from snm.loading import load
-from snm.manifest import describe_kind, write_spelling
+from snm.manifest import describe_kind, requiring, write_spelling
 from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
 from snm.remote import is_url
@@ -38,10 +38,10 @@ from snm.scoring.members import Member, events_of
 from snm.scoring.model import SnmModel
 from snm.scoring.sources import SourcesModel
 from snm.scoring.unions import Words, share_of
-from snm.settings import CLUSTER, Settings
+from snm.settings import CLUSTER, Settings, given_vocabulary
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text import classes as word_classes
-from snm.text.encoding import Sentences, Text, as_lines, count_words, encode_files, read_corpus, read_vocabulary
+from snm.text.encoding import Sentences, Text, as_lines, count_words, encode_files, read_corpus
 from snm.text.files import STDIN, BadLines, Sources, are_files, are_given, find_files, is_text, names, read_lines
 from snm.text.sampling import sample_sentences
 from snm.text.spelling import RareWords, words_to_learn
@@ -197,13 +197,12 @@ def _learn_words(
     s, whole = work.settings, _together(list(given.texts.values()), work.settings.on_error)
     rare = RareWords()
     with work.progress("reading", 0) as bar:
-        if s.vocab is not None:
-            vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error, None, work.notify)
+        if (vocabulary := given_vocabulary(s, None, work.notify)) is not None:
             text = encode_files(whole, vocabulary, bar, writer.spool, s.on_error, work.notify, rare=rare)
         else:
             text, vocabulary = read_corpus(
                 whole, s.min_count, s.max_words, s.closed, bar, s.document, 1, writer.spool, s.on_error, None,
-                work.notify, rare,
+                work.notify, rare, (), s.text_tokenizer,
             )  # fmt: skip
     words = words_to_learn(rare.lines, count_words(text, len(vocabulary)), vocabulary)
     spelling = write_spelling(writer.folder, words, vocabulary)
@@ -274,7 +273,6 @@ def write(
     lacking = any(not Words.of(model.vocabulary, vocabulary, 0.5).whole for model in models)
     manifest = {
         **describe_kind(kind, vocabulary),
-        **({"requires": ["union"]} if lacking else {}),
         "members": [f"member{i}" for i in range(len(models))],
         "names": member_names,
         "shares": shares,
@@ -284,7 +282,7 @@ def write(
     }
     for model in models:  # Windows renames no folder with a file that is mapped
         model.close()
-    writer.finish(manifest, threads)
+    writer.finish(requiring(manifest, *(["union"] if lacking else [])), threads)
 
 
 def members_of(

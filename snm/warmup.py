@@ -113,7 +113,7 @@ def compile_scoring(model: LanguageModel) -> None:
 
 def _train(settings: Settings, folder: Path) -> LanguageModel:
     small = replace(
-        settings, min_count=1, max_words=None, vocab=None, partitions=None, engine="cpu",
+        settings, min_count=1, max_words=None, vocab=None, tokenizer=None, partitions=None, engine="cpu",
         threads=min(settings.threads, 2), training=replace(settings.training, slots=1 << 12),
     )  # fmt: skip
     dev = sentences(500) if settings.model == "snm" else None

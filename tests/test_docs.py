@@ -42,7 +42,7 @@ def test_the_specifications_in_the_documents_can_be_parsed() -> None:
     text = (ROOT / "docs" / "features.md").read_text()
     block = text.split("## The specification language")[1].split("##")[0]
     specs = [line.strip().split("   ")[0] for line in block.split("\n") if line.startswith("    ")]
-    assert len(specs) == 10
+    assert len(specs) == 11
     for spec in specs:
         FeatureSpec(spec)
 

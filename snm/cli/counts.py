@@ -9,6 +9,7 @@ import click
 
 from snm.cli.bars import Bars
 from snm.cli.options import (
+    TOKENIZER,
     Number,
     Size,
     chosen_threads,
@@ -36,20 +37,24 @@ quiet_option = click.option("--quiet", is_flag=True, help="Print nothing but err
 @click.option("-o", "--output", default="-", help="File to write.  [default: standard output]")
 @click.option("--min-count", type=Number(1), default=3, show_default=True, help="Leave out words seen less often.")
 @click.option("--max-words", type=Number(1), help="Keep only the most frequent words.")
+@click.option("--tokenizer", **TOKENIZER)
 @on_error_option
 @memory_option
 @threads_option
 def vocab(
-    text: tuple[str, ...], output: str, min_count: int, max_words: int | None, on_error: str, memory: int,
-    threads: int | None,
+    text: tuple[str, ...], output: str, min_count: int, max_words: int | None, tokenizer: str | None, on_error: str,
+    memory: int, threads: int | None,
 ) -> None:  # fmt: skip
-    """Write the words of TEXT, one a line, the most frequent first, as the option --vocab reads them."""
+    """Write the words of TEXT, one a line, the most frequent first, as the option --vocab reads them.
+
+    With --tokenizer, the pieces that it makes: give the same one to snm count and snm train.
+    """
     from snm.counted import write_vocabulary
 
     say = notify()
     words = write_vocabulary(
         text, output, min_count=min_count, max_words=max_words, on_error=on_error, memory=memory,
-        threads=chosen_threads(threads), progress=Bars(), notify=say,
+        threads=chosen_threads(threads), tokenizer=tokenizer, progress=Bars(), notify=say,
     )  # fmt: skip
     if output != "-":
         say(f"wrote {output}: {len(words) - 3:,} words")
@@ -57,7 +62,9 @@ def vocab(
 
 @click.command()
 @click.argument("text", nargs=-1, required=True)
-@click.option("--vocab", required=True, help="File with the vocabulary, one word a line, such as snm vocab writes.")
+@click.option("--vocab", help="File with the vocabulary, one word a line, such as snm vocab writes. Needed, but for "
+              "the tokenizer bytes.")  # fmt: skip
+@click.option("--tokenizer", **TOKENIZER)
 @click.option("-o", "--output", required=True, help="Folder of the counts to write.")
 @click.option("--preset", help="Features by name, see snm train.  [default: small]")
 @click.option("--features", help="Features by specification, see snm train.")
@@ -74,7 +81,8 @@ def vocab(
 @import_option
 @json_option
 def count(
-    text: tuple[str, ...], vocab: str, output: str, preset: str | None, features: str | None, closed: bool,
+    text: tuple[str, ...], vocab: str | None, tokenizer: str | None, output: str, preset: str | None,
+    features: str | None, closed: bool,
     document: bool, on_error: str, memory: int, threads: int | None, engine: str, force: bool, quiet: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -92,8 +100,8 @@ def count(
     if preset is not None and preset not in PRESETS:
         raise click.BadParameter(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}", param_hint="--preset")
     settings = Settings(
-        vocab=vocab, features=preset if features is None else features, closed=closed, document=document,
-        on_error=on_error, memory=memory, threads=chosen_threads(threads), engine=engine,
+        vocab=vocab, tokenizer=tokenizer, features=preset if features is None else features, closed=closed,
+        document=document, on_error=on_error, memory=memory, threads=chosen_threads(threads), engine=engine,
     )  # fmt: skip
     find_files(text)
     _compile(output, force, as_json, quiet)

@@ -40,6 +40,8 @@ def info(path: str, as_json: bool) -> None:
     describe = kinds.get(m["kind"], _model_rows)
     with manifest.opening(Path(path)):
         rows = [*describe(m), ("size", _size_text(m))]
+    if "tokenizer" in m:
+        rows.append(("tokenizer", f"{m['tokenizer']['kind']}, SHA-256 {m['tokenizer']['sha256'][:12]}"))
     rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
     for name, value in rows:
         click.echo(f"{name:<13} {value}")

@@ -100,6 +100,11 @@ unk_option = click.option(
     help="Count words outside the vocabulary as <UNK>.  [default: as <UNK> times the probability of their spelling]",
 )  # fmt: skip
 on_error_option = click.option("--on-error", **ON_ERROR)
+TOKENIZER: dict[str, Any] = {
+    "metavar": "NAME|FILE",
+    "help": "What divides text into words: characters, bytes, or the file of a SentencePiece model or of a tokenizer "
+    "of Hugging Face (docs/tokenizers.md).  [default: whitespace]",
+}
 json_option = click.option(
     "--json",
     "as_json",

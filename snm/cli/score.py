@@ -35,17 +35,27 @@ if TYPE_CHECKING:
 def _print_perplexity(report: PerplexityReport) -> None:
     rows = [
         ("sentences", f"{report.sentences:,}"),
-        ("tokens", f"{report.tokens:,}  (every word and sentence end)"),
+        (
+            "tokens",
+            f"{report.tokens:,}  (every {'word' if report.words == report.tokens else 'piece'} and sentence end)",
+        ),
         ("out of vocabulary", f"{report.oov:,}  ({report.oov_rate:.2%})"),
         ("log10 probability", f"{report.logprob10:.2f}"),
         ("perplexity", f"{report.ppl:.2f}  (OOVs count as <UNK>)"),
         ("  without OOVs", f"{report.ppl_no_oov:.2f}"),
         ("  OOVs spelled", _shown(report.ppl_spelled, ".2f")),
+        *([] if report.words == report.tokens else [_word_row(report)]),
         ("bits a byte", f"{_shown(report.bits_per_byte, '.4f')}  ({report.bytes:,} bytes, OOVs spelled)"),
         ("seconds", f"{report.seconds:.2f}"),
     ]
     for name, value in rows:
         click.echo(f"{name:<18} {value}")
+
+
+def _word_row(report: PerplexityReport) -> tuple[str, str]:
+    """The perplexity of what white space separates, where a tokenizer divides it."""
+    words = "unknown" if report.words is None else f"{report.words:,}"
+    return "  a word", f"{_shown(report.ppl_word, '.2f')}  ({words} words and line ends, OOVs spelled)"
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -69,7 +79,8 @@ def ppl(
     All words and sentence ends are targets. Words outside an open vocabulary count as <UNK>; words outside a closed
     one are left out. <UNK> is easy to predict where many words are rare, so only such perplexities of models with the
     same vocabulary can be compared. With OOVs spelled, and in bits a byte, every word has a probability of its own, and
-    all models can be compared. Bytes are those of the words, and one for the space or line end after each.
+    all models can be compared. Bytes are those of the words, and one for the space or line end after each. Where the
+    model has a tokenizer, perplexity a word is that of what white space separates, and tokens are its pieces.
     """
     from snm.text.encoding import encode_files
     from snm.text.files import STDIN

@@ -12,6 +12,7 @@ from snm.arguments import MAX_THREADS, file_path, shown
 from snm.cli.bars import Bars
 from snm.cli.options import (
     ON_ERROR,
+    TOKENIZER,
     Command,
     GroupedCommand,
     GroupedOption,
@@ -57,6 +58,7 @@ OPTIONS = [
     option("--min-count", type=Number(1), default=3, show_default=True,
         help="Words seen less often are <UNK>."),
     option("--vocab", help="File with the vocabulary, one word a line, instead of the text's own."),
+    option("--tokenizer", **TOKENIZER),
     option("--on-error", **ON_ERROR),
     option("--memory", type=Size(), default="4G", show_default=True,
         help="Memory that training an SNM by one pass may use, mapped files not counted. With less, counting takes "
@@ -301,6 +303,7 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
     unused |= given & {"min_count"} if "vocab" in given else set()
     unused |= given & {"vocab", "min_count", "max_words"} if "counts" in given else set()
     unused |= given & {"classes"} if "paper" in given else set()
+    unused |= given & {"min_count", "max_words", "vocab", "closed"} if options["tokenizer"] == "bytes" else set()
     if unused:
         names = ", ".join("--" + name.replace("_", "-") for name in sorted(unused))
         raise click.UsageError(
@@ -312,9 +315,8 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
 # settings
 
 PLAIN_SETTINGS = (
-    "model", "order", "discounts", "min_count", "max_words", "closed", "document", "on_error", "memory", "partitions",
-    "seed",
-    "gate", "folds", "prune", "classes", "engine", "address", "work", "resume",
+    "model", "order", "discounts", "min_count", "max_words", "tokenizer", "closed", "document", "on_error",
+    "memory", "partitions", "seed", "gate", "folds", "prune", "classes", "engine", "address", "work", "resume",
     "size",
 )  # fmt: skip
 TRAINING_SETTINGS = ("loss", "optimiser", "rate", "accumulator", "batch", "passes", "events", "slots", "start")

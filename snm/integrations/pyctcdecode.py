@@ -50,6 +50,11 @@ class SnmLanguageModel(AbstractLanguageModel):
         self._engine = engine_for(model)
         inner = self._engine.model
         assert inner is not None
+        if inner.vocabulary.tokenizer is not None:
+            raise SettingsError(
+                f"{inner.path} has a tokenizer, and pyctcdecode asks for whole words; decode "
+                f"with a model of words, or with flashlight, where words may be pieces"
+            )
         self.model: LanguageModel = inner
         words = set(self.model.vocabulary.words).difference(SPECIAL)
         self._known = words if unigrams is None else words.intersection(unigrams)

@@ -181,7 +181,7 @@ class Model:
         engine, total = self._engine, 0.0
         score, get, unknown = engine.score, engine.ids.get, engine.unknown
         state = engine.begin if bos else engine.null
-        for word in _words(sentence):
+        for word in self._words(sentence):
             p, state = score(state, get(word, unknown))
             total += p
         if eos:
@@ -190,7 +190,14 @@ class Model:
 
     def perplexity(self, sentence: str | bytes) -> float:
         """Perplexity of a sentence, its end included."""
-        return float(10.0 ** (-self.score(sentence) / (len(_words(sentence)) + 1)))
+        return float(10.0 ** (-self.score(sentence) / (len(self._words(sentence)) + 1)))
+
+    def _words(self, sentence: str | bytes) -> list[str]:
+        """The words of a sentence; the pieces, where the model has a tokenizer."""
+        model = self._engine.model
+        if model is None or model.vocabulary.tokenizer is None:
+            return _words(sentence)
+        return model.vocabulary.tokenizer.pieces(_as_bytes(sentence).decode(errors="replace"))
 
     def full_scores(
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
@@ -198,7 +205,7 @@ class Model:
         """(log10 probability, length of its n-gram, whether it is unknown) of each word; of `</s>` with `eos`."""
         engine = self._engine
         state = engine.begin if bos else engine.null
-        for word in _words(sentence):
+        for word in self._words(sentence):
             number = engine.ids.get(word, engine.unknown)
             p, length, state = engine.full_score(state, number)
             yield p, length, number == engine.unknown

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from snm.errors import InputError
-from snm.settings import Settings
-from snm.text.encoding import Text, encode_files, read_corpus, read_vocabulary
+from snm.settings import Settings, given_vocabulary
+from snm.text.encoding import Text, encode_files, read_corpus
 from snm.text.files import NEWLINE, STDIN, Files, find_files, is_packed, names, read_beginning
 from snm.text.vocabulary import Vocabulary
 
@@ -78,13 +78,13 @@ def take_sample(files: list[str], folder: Path, most: int, settings: Settings) -
 
 
 def _encode(path: Path, ratio: float, s: Settings) -> tuple[Text, Vocabulary]:
-    if s.vocab is not None:
-        vocabulary = read_vocabulary(Path(s.vocab), s.closed, s.document, s.on_error)
+    vocabulary = given_vocabulary(s)
+    if vocabulary is not None:
         return encode_files([path], vocabulary, on_error=s.on_error), vocabulary
     min_count = max(1, round(s.min_count / ratio))  # a word is less frequent in the sample than in the text
     return read_corpus(
         [path], min_count, s.max_words, s.closed, documents=s.document, threads=s.threads, on_error=s.on_error,
-        fields=s.fields,
+        fields=s.fields, tokenizer=s.text_tokenizer,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from snm.layouts.tokens import BEGIN, UNKNOWN
 from snm.model import LanguageModel
-from snm.text.encoding import encode_blocks
+from snm.text.encoding import divide_block, encode_blocks
 from snm.text.vocabulary import split_words
 
 
@@ -44,8 +44,11 @@ def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: i
 
     Each line is a segment of its own. `spelled`: see `LanguageModel.score_sentences`; the model must be able to.
     """
-    separated = block.replace(b"\n", b"\n\n") if model.vocabulary.document else block
-    text = encode_blocks(iter([separated]), model.vocabulary, spelling=model._spelling_for(spelled))
+    divided = divide_block(block, model.vocabulary.tokenizer, threads)
+    block = divided.data
+    if model.vocabulary.document:
+        divided = divided._replace(data=block.replace(b"\n", b"\n\n"))
+    text = encode_blocks([divided], model.vocabulary, spelling=model._spelling_for(spelled))
     tokens = text.tokens
     logs = model._logs_of(text, model.probabilities(tokens, threads=threads))
     begins, unknown = np.flatnonzero(tokens == BEGIN), np.flatnonzero(tokens == UNKNOWN)

@@ -119,5 +119,5 @@ def _for_union(extractor: Extractor, words: Words) -> Extractor:
         return extractor
     made = copy(extractor)
     lines = extractor.vocabulary.lines.split(b"\n", 3)[-1]
-    made.vocabulary = Vocabulary.of_lines(lines, False, extractor.vocabulary.document)
+    made.vocabulary = Vocabulary.of_lines(lines, False, extractor.vocabulary.document, extractor.vocabulary.tokenizer)
     return made

@@ -36,6 +36,8 @@ class MixtureModel(LanguageModel):
         shares = self.manifest.get("shares", [0.0] * len(members))  # where no member lacks a word there are none
         with manifest.opening(self.path):
             self.vocabulary = self.members[0].vocabulary
+            if any(member.vocabulary.tokenizer != self.vocabulary.tokenizer for member in members):
+                raise FormatError(f"{self.path} is damaged: its members have different tokenizers; rebuild the model")
             if "shares" in self.manifest:
                 self.vocabulary = manifest.read_vocabulary(self.path, self.manifest)
             self._maps = [

@@ -23,6 +23,7 @@ from snm.layouts.tokens import SPECIAL, UNKNOWN
 from snm.model import LanguageModel
 from snm.text.encoding import Text
 from snm.text.spelling import Spelling
+from snm.text.tokenizers import check_same
 from snm.text.vocabulary import Vocabulary
 
 
@@ -34,13 +35,15 @@ def union_of(vocabularies: Sequence[Vocabulary]) -> Vocabulary:
             "one model reads documents, the other sentences, so they see different contexts; train both with "
             "--document, or both without"
         )
+    for other in vocabularies:
+        check_same(first.tokenizer, other.tokenizer, "the first model", "another model")
     closed, words = all(v.closed for v in vocabularies), dict.fromkeys(first.words)
     for other in vocabularies[1:]:
         if other.lines != first.lines:
             words |= dict.fromkeys(other.words)
     if len(words) == len(first) and closed == first.closed:
         return first
-    return Vocabulary(list(words)[len(SPECIAL) :], closed=closed, document=first.document)
+    return Vocabulary(list(words)[len(SPECIAL) :], closed=closed, document=first.document, tokenizer=first.tokenizer)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from snm.progress import Advance, Notify, ignore
 from snm.text.fields import MARK, FieldMarker, name_of, others
 from snm.text.files import BLOCK, BadLines, Sources, are_files, find_files, names, read_blocks, read_lines
 from snm.text.spelling import RareWords, Spelling
+from snm.text.tokenizers import Tokenizer, divided_lines
 from snm.text.vocabulary import Vocabulary, has_white_space, split_words, word_table
 
 Sentence = str | Sequence[str] | np.ndarray
@@ -89,6 +90,7 @@ class Text:
     documents: int | None = None  # None where `<S>` opens sentences
     bad_lines: int = 0  # that were repaired or left out, see `snm.text.files.BadLines`
     bytes: int = 0  # of its words in UTF-8, and one for the space or line end after each; 0 if not known
+    words: int = 0  # before a tokenizer divided them; 0 if there is none, or they are not known
     spellings: np.ndarray | None = None  # ln P(its string | `<UNK>`) of each `<UNK>`, (`<UNK>`s,) float64; if spelled
     first_field: int | None = None  # the first id of a field's value, where lines have fields
 
@@ -114,6 +116,35 @@ class Text:
         return (self.tokens[start : start + PIECE] for start in range(0, len(self.tokens), PIECE))
 
 
+class Words(str):
+    """A sentence that was given as words: no tokenizer divides it."""
+
+
+class Block(NamedTuple):
+    """A part of a text, whose words have white space between them."""
+
+    data: bytes
+    words: int | None = None  # before a tokenizer divided them; None where there is none
+    bytes: int = 0  # of these words, and one after each
+
+
+def divide_block(block: bytes, tokenizer: Tokenizer | None, threads: int = 1) -> Block:
+    """A block of text, of whole lines, as a tokenizer divides it."""
+    if tokenizer is None:
+        return Block(block)
+    return Block(tokenizer.divide(block, threads), *_size_of(block))
+
+
+def _size_of(block: bytes) -> tuple[int, int]:
+    """The number of words that white space separates, and that of their bytes, and one after each."""
+    space = _SPACES[np.frombuffer(block, np.uint8)]
+    words = int(np.count_nonzero(space[1:] & ~space[:-1])) + int(len(space) > 0 and not space[-1])
+    return words, len(space) - int(np.count_nonzero(space)) + words
+
+
+_SPACES = np.isin(np.arange(256), [*range(9, 14), 32])
+
+
 def are_targets(tokens: np.ndarray, first_field: int | None) -> np.ndarray:
     """Which tokens are targets: neither `<S>` nor a field's value. (tokens,) bool"""
     found: np.ndarray = tokens != BEGIN
@@ -131,6 +162,8 @@ def count_words(text: Text, words: int) -> np.ndarray:
 def in_memory(chunks: Iterable[np.ndarray]) -> np.ndarray:
     """Join chunks in memory. Each chunk is freed as soon as it is copied."""
     left = list(chunks)
+    if len(left) == 1:
+        return left[0]
     tokens = np.empty(sum(map(len, left)), np.uint32)
     end = len(tokens)
     while left:
@@ -247,13 +280,14 @@ def encode_files(
     With `spelling`, the text has `spellings`; with `rare`, the words outside the vocabulary are added there.
     """
     bad = BadLines(on_error)
-    text = encode_blocks(_blocks(sources, bad, vocabulary), vocabulary, advance, join, spelling, rare)
+    blocks = _blocks(sources, bad, vocabulary.tokenizer, vocabulary)
+    text = encode_blocks(blocks, vocabulary, advance, join, spelling, rare)
     bad.report(names(sources), notify)
     return replace(text, bad_lines=bad.count)
 
 
 def as_lines(sentences: Sentences, vocabulary: Vocabulary | None = None, on_error: str = "fail") -> Iterator[str]:
-    """Sentences as strings. A sentence is a string, a list of words, or an array of word ids.
+    """Sentences as strings, `Words` where words are given. A sentence is a string, a list of words, or an array of ids.
 
     `sentences` are any iterable of them, or the path of a file with one a line. `vocabulary` has the words of ids.
     """
@@ -279,22 +313,24 @@ def _as_line(sentence: Sentence, number: int, vocabulary: Vocabulary | None) -> 
         wrong = [word for word in words if not 0 <= word < len(vocabulary)]
         if wrong:
             raise InputError(f"sentence {number}: id {wrong[0]}; expected ids below {len(vocabulary):,}")
-        return " ".join(vocabulary.words[word] for word in words)
+        return Words(" ".join(vocabulary.words[word] for word in words))
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         raise InputError(f"sentence {number} is a {type(sentence).__name__}; expected a string, words, or word ids")
     if any(not word or has_white_space(word) for word in words):
         raise InputError(f"sentence {number}: a word is empty or has white space in it; expected one word a string")
-    return " ".join(words)
+    return Words(" ".join(words))
 
 
 def _is_id(word: object) -> bool:
     return isinstance(word, int | np.integer) and not isinstance(word, bool)
 
 
-def _blocks(sources: Sources, bad: BadLines, vocabulary: Vocabulary | None = None) -> Iterator[bytes]:
-    """Blocks of UTF-8 text, of files or of sentences."""
+def _blocks(
+    sources: Sources, bad: BadLines, tokenizer: Tokenizer | None, vocabulary: Vocabulary | None = None
+) -> Iterator[bytes | Block]:
+    """Blocks of UTF-8 text, of files or of sentences, for `_divided`."""
     if are_files(sources):
-        yield from _read_ahead(read_blocks(find_files(sources), bad))
+        yield from _read_ahead(read_blocks(find_files(sources), bad, whole=tokenizer is not None))
         return
     number = 1
     for some in _batches(as_lines(cast("Iterable[Sentence]", sources), vocabulary)):
@@ -305,14 +341,27 @@ def _blocks(sources: Sources, bad: BadLines, vocabulary: Vocabulary | None = Non
             raise InputError("a sentence has a NUL character; expected text")
         number += len(some)
         if block:
-            yield block
+            yield block if tokenizer is None or not isinstance(some[0], Words) else _given_block(block, tokenizer)
+
+
+def _given_block(block: bytes, tokenizer: Tokenizer) -> Block:
+    """A block of sentences that were given as pieces."""
+    text = "".join(tokenizer.join(split_words(line)) + "\n" for line in block.decode().split("\n")[:-1])
+    return Block(block, *_size_of(text.encode()))
+
+
+def _divided(block: bytes | Block, tokenizer: Tokenizer | None, threads: int = 1) -> Block:
+    return block if isinstance(block, Block) else divide_block(block, tokenizer, threads)
 
 
 def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Lines, some at a time."""
+    """Lines, some at a time, of which all or none are `Words`."""
     some: list[str] = []
     size = 0
     for line in lines:
+        if some and type(line) is not type(some[-1]):
+            yield some
+            some, size = [], 0
         some.append(line)
         size += len(line) + 1
         if size >= BLOCK:
@@ -334,41 +383,70 @@ def _joined(lines: Iterable[str], separator: str, strict: bool = True) -> bytes:
         raise InputError(f"a sentence has {text[error.start]!r}, which is no character; expected text") from None
 
 
+def divide_lines(lines: Iterable[str], tokenizer: Tokenizer | None) -> list[str]:
+    """Lines with white space between their words: those of text are divided, `Words` stay as they are."""
+    listed = list(lines)
+    if tokenizer is None:
+        return listed
+    divided = iter(divided_lines([line for line in listed if not isinstance(line, Words)], tokenizer))
+    return [line if isinstance(line, Words) else next(divided) for line in listed]
+
+
 def encode_lines(lines: Iterable[str], vocabulary: Vocabulary) -> Text:
     """Encode sentences, one a string; blank strings are skipped, or separate documents."""
-    return encode_blocks(iter([_joined(lines, "\n")]), vocabulary)
+    return encode_blocks(iter([Block(_joined(divide_lines(lines, vocabulary.tokenizer), "\n"))]), vocabulary)
 
 
 def encode_sentences(sentences: Iterable[str], vocabulary: Vocabulary, spelling: Spelling | None = None) -> Text:
-    """Encode sentences, one a string, each as a segment of its own even where `<S>` opens documents."""
-    return encode_blocks(iter([_joined(sentences, "\n\n")]), vocabulary, spelling=spelling)
+    """Encode divided lines, each as a segment of its own even where `<S>` opens documents."""
+    return encode_blocks(iter([Block(_joined(sentences, "\n\n"))]), vocabulary, spelling=spelling)
 
 
 def encode_blocks(
-    blocks: Iterator[bytes], vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory,
+    blocks: Iterable[bytes | Block], vocabulary: Vocabulary, advance: Advance = ignore, join: Join = in_memory,
     spelling: Spelling | None = None, rare: RareWords | None = None,
 ) -> Text:  # fmt: skip
+    """Encode blocks of text, which the vocabulary's tokenizer divides, or that are divided."""
     encoder = _Encoder(*vocabulary.table, learn=False, documents=vocabulary.document)
     spellings: list[np.ndarray] = []
-    marker = vocabulary.marker()
+    sizes, marker = _Sizes(), vocabulary.marker()
 
     def encoded() -> Iterator[np.ndarray]:
-        for block in blocks if marker is None else map(marker, blocks):
-            yield from encoder.encode(block)
+        for given in blocks:
+            block = _divided(given, vocabulary.tokenizer)
+            data = block.data if marker is None else marker(block.data)
+            yield from encoder.encode(data)
             if spelling is not None:
-                spellings.append(spelling.log_probabilities(block, encoder.unknown))
+                spellings.append(spelling.log_probabilities(data, encoder.unknown))
             if rare is not None:
-                rare.add(block, encoder.unknown)
-            advance(len(block))
+                rare.add(data, encoder.unknown)
+            sizes.add(block)
+            advance(len(given) if isinstance(given, bytes) else len(data))
 
     tokens = join(encoded())
     documents = encoder.documents_read if vocabulary.document else None
     spelled = None if spelling is None else np.concatenate([np.empty(0), *spellings])
     first_field, of_fields = (None, 0) if marker is None else (vocabulary.first_field, marker.bytes)
     return Text(
-        tokens, encoder.sentences, documents, bytes=encoder.bytes - of_fields, spellings=spelled,
-        first_field=first_field,
+        tokens, encoder.sentences, documents, bytes=sizes.bytes_of([encoder]) - of_fields, words=sizes.words,
+        spellings=spelled, first_field=first_field,
     )  # fmt: skip
+
+
+@dataclass
+class _Sizes:
+    """What is added up of the words of a text, before a tokenizer divided them."""
+
+    divided: bool = False
+    words: int = 0
+    bytes: int = 0
+
+    def add(self, block: Block) -> None:
+        if block.words is not None:
+            self.divided, self.words, self.bytes = True, self.words + block.words, self.bytes + block.bytes
+
+    def bytes_of(self, encoders: Sequence[_Encoder]) -> int:
+        return self.bytes if self.divided else sum(encoder.bytes for encoder in encoders)
 
 
 def read_corpus(
@@ -385,6 +463,7 @@ def read_corpus(
     notify: Notify = ignore,
     rare: RareWords | None = None,
     fields: Sequence[str] = (),
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Text, Vocabulary]:
     """Read a training text once, learn its vocabulary, and encode it.
 
@@ -392,47 +471,52 @@ def read_corpus(
     the result does not depend on the number of threads. Documents are read by one thread: they may span blocks.
     `memory`: bytes that learning the words may take, in all threads together. `on_error`: see `files.ON_ERROR`.
     `rare`: words that are too rare for the vocabulary are added there. `fields`: names of fields before lines, whose
-    values are added to the vocabulary if they occur `min_count` times.
+    values are added to the vocabulary if they occur `min_count` times. `tokenizer`: what divides text into words.
     """
     marker = FieldMarker(fields) if fields else None
-    threads = 1 if documents else threads
+    cores, threads = threads, 1 if documents else threads
     share = None if memory is None else memory // threads
     encoders = [_Encoder(*word_table(), learn=True, documents=documents, memory=share) for _ in range(threads)]
     idle: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(encoders)):
         idle.put(number)
 
-    def encode(block: bytes) -> tuple[bytes, int, list[np.ndarray]]:
+    def encode(given: bytes | Block) -> tuple[Block, int, int, list[np.ndarray]]:
+        block = _divided(given, tokenizer, cores)
         number = idle.get()
         try:
             if not documents:
                 encoders[number].state[text_kernels.IN_SENTENCE] = 0
-            return block, number, list(encoders[number].encode(block))
+            size = len(given) if isinstance(given, bytes) else len(block.data)
+            return block, size, number, list(encoders[number].encode(block.data))
         finally:  # after an error too, or other threads would wait for ever
             idle.put(number)
 
     chunks: list[tuple[int, int]] = []  # (number of the encoder, tokens)
-    bad, continued = BadLines(on_error), 0
+    bad, continued, sizes = BadLines(on_error), 0, _Sizes()
 
     def encoded() -> Iterator[np.ndarray]:
         nonlocal continued
         inside = False  # of a sentence that goes on in the next block
-        blocks = _blocks(sources, bad) if marker is None else map(marker, _blocks(sources, bad))
-        for block, number, made in parallel.ordered(encode, blocks, threads):
-            began = any(map(len, made))
+        blocks = _blocks(sources, bad, tokenizer)
+        if marker is not None:  # in the order of the text: a line may go on in the next block
+            blocks = (marker(block) for block in blocks if isinstance(block, bytes))
+        for block, size, number, made in parallel.ordered(encode, blocks, threads):
+            began, ends = any(map(len, made)), block.data.endswith(b"\n")
             if inside:
-                made = _continue_sentence(made, block.endswith(b"\n"))
+                made = _continue_sentence(made, ends)
                 continued += began
-            inside = not documents and not block.endswith(b"\n") and (inside or began)
+            inside = not documents and not ends and (inside or began)
+            sizes.add(block)
             chunks.extend((number, len(chunk)) for chunk in made)
             yield from made
-            advance(len(block))
+            advance(size)
 
     tokens = join(encoded())
     bad.report(names(sources), notify)
     if not any(encoder.sentences for encoder in encoders):
         raise InputError(f"{names(sources)}: no words; expected one sentence a line")
-    text_bytes = sum(encoder.bytes for encoder in encoders) - (0 if marker is None else marker.bytes)
+    text_bytes = sizes.bytes_of(encoders) - (0 if marker is None else marker.bytes)
     lines, ids = _merge(encoders, min_count, max_words, rare, fields)
     ends = np.cumsum([length for _, length in chunks]).tolist()
 
@@ -444,9 +528,11 @@ def read_corpus(
     parallel.run(renumber, range(len(chunks)), threads)
     sentences = sum(encoder.sentences for encoder in encoders) - continued
     n_documents = sum(encoder.documents_read for encoder in encoders) if documents else None
-    vocabulary = Vocabulary.of_lines(lines, closed, documents)
+    vocabulary = Vocabulary.of_lines(lines, closed, documents, tokenizer)
     first_field = vocabulary.first_field if fields else None
-    return Text(tokens, sentences, n_documents, bad.count, text_bytes, first_field=first_field), vocabulary
+    return Text(
+        tokens, sentences, n_documents, bad.count, text_bytes, sizes.words, first_field=first_field
+    ), vocabulary  # fmt: skip
 
 
 def _continue_sentence(made: list[np.ndarray], ends: bool) -> list[np.ndarray]:
@@ -558,9 +644,9 @@ def _joined_words(pool: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> byt
 
 def read_vocabulary(
     path: Path, closed: bool = False, document: bool = False, on_error: str = "fail", memory: int | None = None,
-    notify: Notify = ignore,
+    notify: Notify = ignore, tokenizer: Tokenizer | None = None,
 ) -> Vocabulary:  # fmt: skip
-    """Read a user's vocabulary, one word a line; repeats and special words are dropped.
+    """Read a user's vocabulary, one word (of a tokenizer: one piece) a line; repeats and special words are dropped.
 
     `memory`: bytes that this may take. `on_error`: see `files.ON_ERROR`.
     """
@@ -576,7 +662,7 @@ def read_vocabulary(
     if not encoder.words:
         raise InputError(f"the vocabulary {path} holds no words; expected one word a line")
     _, _, pool, starts = encoder.take_words()
-    return Vocabulary.of_lines(_joined_words(pool, starts[:-1], starts[1:]), closed, document)
+    return Vocabulary.of_lines(_joined_words(pool, starts[:-1], starts[1:]), closed, document, tokenizer)
 
 
 def _several_words(path: Path, block: bytes, number: int) -> InputError:

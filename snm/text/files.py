@@ -329,10 +329,10 @@ def line_blocks(name: str, bad: BadLines, eager: bool = True) -> Generator[bytes
     yield from _file_blocks(name, bad, whole=True, blank=True, eager=eager and name == STDIN)
 
 
-def read_blocks(files: Sequence[str], bad: BadLines) -> Iterator[bytes]:
-    """Validated UTF-8 text in blocks, see `_file_blocks`; a blank line follows each file."""
+def read_blocks(files: Sequence[str], bad: BadLines, whole: bool = False) -> Iterator[bytes]:
+    """Validated UTF-8 text in blocks, see `_file_blocks`; a blank line follows each file. `whole`: of whole lines."""
     for name in files:
-        yield from _file_blocks(name, bad, whole=bad.on_error == "skip-line")
+        yield from _file_blocks(name, bad, whole=whole or bad.on_error == "skip-line")
         yield NEWLINE
 
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -50,14 +49,13 @@ def read_records(name: str, form: str, field: str, bad: BadLines) -> Iterator[Ba
         return
     number = 1
     for block in _joined(line_blocks(name, bad, eager=False)):
-        lines = block.split(b"\n")[:-1]
-        select = _Lines(lines)
         if form == "text":
-            yield Batch(block, None, select)
+            yield Batch(block, None, _Lines(block))
         else:
+            lines = block.split(b"\n")[:-1]
             texts = [_text_of(line, field, name, number + i, bad) for i, line in enumerate(lines)]
-            yield Batch(*block_of(texts), select)
-        number += len(lines)
+            yield Batch(*block_of(texts), _Lines(block))
+            number += len(lines)
 
 
 def _joined(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -75,11 +73,14 @@ def block_of(texts: list[str]) -> tuple[bytes, np.ndarray]:
 class _Lines:
     """Gives back the lines of a mask."""
 
-    def __init__(self, lines: list[bytes]) -> None:
-        self._lines = lines
+    def __init__(self, block: bytes) -> None:
+        self._block = block
 
     def __call__(self, mask: np.ndarray) -> bytes:
-        return b"".join(line + b"\n" for line in compress(self._lines, mask.tolist()))
+        data = np.frombuffer(self._block, np.uint8)
+        ends = np.flatnonzero(data == ord("\n")) + 1
+        kept: bytes = data[np.repeat(mask, np.diff(ends, prepend=0))].tobytes()
+        return kept
 
 
 def _text_of(line: bytes, field: str, name: str, number: int, bad: BadLines) -> str:

@@ -15,6 +15,7 @@ from snm.errors import FormatError, InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.text.fields import MARK, FieldMarker, name_of
+from snm.text.tokenizers import Tokenizer, write_tokenizer
 
 _WHITE_SPACE = re.compile(r"[ \t-\r]+")
 ALIASES_OF_UNKNOWN = ("<unk>", "<UNK>")
@@ -32,11 +33,16 @@ def has_white_space(word: str) -> bool:
 
 
 class Vocabulary:
-    """An immutable list of words. In a closed vocabulary `<UNK>` occurs in contexts but is never predicted."""
+    """An immutable list of words. In a closed vocabulary `<UNK>` occurs in contexts but is never predicted.
+
+    `tokenizer` divides text into these words; None for white space.
+    """
 
     begin, end, unknown = BEGIN, END, UNKNOWN
 
-    def __init__(self, words: Iterable[str], *, closed: bool = False, document: bool = False) -> None:
+    def __init__(
+        self, words: Iterable[str], *, closed: bool = False, document: bool = False, tokenizer: Tokenizer | None = None
+    ) -> None:  # fmt: skip
         """`words`: all but the three special ones, in the order of their ids. `document`: `<S>` opens a document."""
         listed = [*SPECIAL, *_as_words(words)]
         for word in listed:
@@ -50,6 +56,7 @@ class Vocabulary:
             wrong = error.object[error.start]
             raise InputError(f"a word has {wrong!r}, which is no character; expected text") from None
         self.closed, self.document = flag("closed", closed), flag("document", document)
+        self.tokenizer = tokenizer
         self._size = self._lines.count(b"\n")
 
     def __len__(self) -> int:
@@ -69,7 +76,8 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
             return False
-        return (self._lines, self.closed, self.document) == (other._lines, other.closed, other.document)
+        mine, others = ((v._lines, v.closed, v.document, v.tokenizer) for v in (self, other))
+        return mine == others
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -81,7 +89,7 @@ class Vocabulary:
     @cached_property
     def first_field(self) -> int:
         """The id of the first value of a field, which is behind all words; the number of words if there is none."""
-        at = self._lines.find(f"\n{MARK}".encode())
+        at = -1 if self.tokenizer is not None else self._lines.find(f"\n{MARK}".encode())  # a piece may have the mark
         return self._size if at < 0 else self._lines.count(b"\n", 0, at + 1)
 
     @cached_property
@@ -144,20 +152,28 @@ class Vocabulary:
         return self._lines
 
     def write(self, path: Path) -> None:
+        """Write the words to a file, and the tokenizer, if it has a file, beside it."""
         path.write_bytes(self._lines)
+        write_tokenizer(self.tokenizer, path.parent)
+
+    def like(self, words: Iterable[str]) -> Vocabulary:
+        """A vocabulary of other words, all but the special ones, that is otherwise the same."""
+        return Vocabulary(words, closed=self.closed, document=self.document, tokenizer=self.tokenizer)
 
     @classmethod
-    def of_lines(cls, lines: bytes, closed: bool, document: bool) -> Vocabulary:
+    def of_lines(cls, lines: bytes, closed: bool, document: bool, tokenizer: Tokenizer | None = None) -> Vocabulary:
         """The vocabulary of words, one a line, all but the special ones, that are known to be different."""
-        vocabulary = cls([], closed=closed, document=document)
+        vocabulary = cls([], closed=closed, document=document, tokenizer=tokenizer)
         vocabulary._lines += lines
         vocabulary._size = vocabulary._lines.count(b"\n")
         return vocabulary
 
     @classmethod
-    def read(cls, path: Path, words: int, closed: bool, document: bool) -> Vocabulary:
+    def read(
+        cls, path: Path, words: int, closed: bool, document: bool, tokenizer: Tokenizer | None = None
+    ) -> Vocabulary:  # fmt: skip
         """Read a file of `words` words that `write` wrote; a ValueError says what else it is."""
-        vocabulary = cls([], closed=closed, document=document)
+        vocabulary = cls([], closed=closed, document=document, tokenizer=tokenizer)
         special, lines = vocabulary._lines, path.read_bytes()
         vocabulary._lines, vocabulary._size = lines, lines.count(b"\n")
         if vocabulary._size != words:
