@@ -125,7 +125,7 @@ def prune_snm(
     m = model.manifest
     words = int(np.count_nonzero(model.matrix.unigrams))
     pruner = MatrixPruner(model.matrix, threads, progress)
-    kept = pruner.keep(budget, rest_bytes(m["files"]) + MANIFEST_BYTES, words)
+    kept = pruner.keep(budget, rest_bytes(m["files"], budget.spelling_bytes) + MANIFEST_BYTES, words)
     pages = pruner.write(kept, writer, m["pages"])
     if model.extractor.classes is not None:
         writer.array("classes", "<u2").append(model.extractor.classes)
@@ -133,8 +133,8 @@ def prune_snm(
     if flat is not None:
         writer.array("gate", "<f4").append(flat)
     model.vocabulary.write(writer.folder / VOCABULARY)
-    take_spelling(model.path, m, writer.folder)
-    described = describe_pruned({**m, "pages": pages, "gate": gate}, kept, words, budget)
+    spelling = take_spelling(model.path, m, writer.folder, model.vocabulary, budget.spelling_bytes)
+    described = describe_pruned({**m, **spelling, "pages": pages, "gate": gate}, kept, words, budget)
     notify(f"{described['links']:,} of {m['links']:,} links left, {kept.rows + 1:,} of {m['rows']:,} features")
     writer.finish(described, threads)
 
