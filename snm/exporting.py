@@ -175,9 +175,11 @@ def _project_snm(model: SnmModel, ngrams: Ngrams, writer: ModelWriter, figures: 
         continuations = Continuations.none(ngrams)
         gates = own_gates(model, ngrams)
     else:
+        if held_out is None:
+            how.notify(f"n-grams are adjusted to {SAMPLED:,} words that the model generates; --dev gives better text")
+            held_out = sample_tokens(model, SAMPLED, SEED)
         continuations = count_continuations(ngrams, parents)
-        tokens = sample_tokens(model, SAMPLED, SEED) if held_out is None else held_out
-        gates = GateLearner(model, ngrams, continuations, tokens).learn(how.progress)
+        gates = GateLearner(model, ngrams, continuations, held_out).learn(how.progress)
     with how.progress("projecting", len(ngrams.targets)) as bar:
         p = probabilities_of(model, ngrams, continuations, gates, bar)
     write_rows(writer, ngrams, p, parents, figures, how.threads)
