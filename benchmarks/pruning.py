@@ -18,6 +18,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from quality import snm
 from snm.loading import load
 
 CUT_OFFS = "0 0 1", "0 1 1", "0 1 2", "0 2 3"  # of lmplz
+UNKNOWN = "⟨unk⟩"  # lmplz leaves out <unk>, so the unknown word is one like all others
 
 
 def lines_of(path: Path) -> Iterator[str]:
@@ -58,13 +60,15 @@ def pruned(name: str, size: int, corpus: Path, work: Path) -> Path:
     return path
 
 
-def kenlm_row(what: str, arpa: Path, vocabulary: set[str], corpus: Path, base: float) -> dict[str, Any]:
-    """Perplexity of an ARPA file in the real kenlm; words outside the vocabulary are <unk>."""
+def kenlm_row(
+    what: str, arpa: Path, vocabulary: set[str], corpus: Path, base: float, unknown: str = "<unk>"
+) -> dict[str, Any]:
+    """Perplexity of an ARPA file in the real kenlm; words outside the vocabulary are `unknown`."""
     import kenlm
 
     model, total, tokens = kenlm.Model(str(arpa)), 0.0, 0
     for line in lines_of(text_of(corpus, "test")):
-        words = [word if word in vocabulary else "<unk>" for word in line.split()]
+        words = [word if word in vocabulary else unknown for word in line.split()]
         if words:
             total, tokens = total + model.score(" ".join(words)), tokens + len(words) + 1
     ppl = math.pow(10, -total / tokens)
@@ -81,6 +85,13 @@ def arpa_rows(name: str, corpus: Path, work: Path, base: float) -> Iterator[dict
         file.unlink()
 
 
+def ngrams_of(arpa: Path) -> int:
+    """The number of n-grams that the header of an ARPA file says."""
+    with arpa.open(encoding="utf-8") as lines:
+        counts = list(takewhile(str.strip, islice(lines, 1, None)))
+    return sum(int(line.partition("=")[2]) for line in counts)
+
+
 def lmplz_row(cut_offs: str, kenlm: Path, corpus: Path, work: Path, base: float) -> dict[str, Any]:
     """`lmplz --prune` on the training text with the vocabulary of --base."""
     vocabulary = set(load(work / "kn").vocabulary.words)
@@ -88,13 +99,14 @@ def lmplz_row(cut_offs: str, kenlm: Path, corpus: Path, work: Path, base: float)
     if not text.exists():
         with text.open("w") as out:
             for line in lines_of(text_of(corpus, "train")):
-                out.write(" ".join(word if word in vocabulary else "<unk>" for word in line.split()) + "\n")
-    command = [kenlm / "lmplz", "-o", "5", "-S", "2G", "--skip_symbols", "--prune", *cut_offs.split()]
+                out.write(" ".join(word if word in vocabulary else UNKNOWN for word in line.split()) + "\n")
+    command = [kenlm / "lmplz", "-o", "5", "-S", "2G", "-T", work, "--prune", *cut_offs.split()]
     with text.open() as source, arpa.open("w") as target:
         subprocess.run(command, check=True, stdin=source, stdout=target)
     trie = work / "lmplz.trie"
     subprocess.run([kenlm / "build_binary", "-q", "8", "-b", "8", "-a", "22", "trie", arpa, trie], check=True)
-    row = kenlm_row(f"lmplz --prune {cut_offs}", arpa, vocabulary, corpus, base) | {"bytes": trie.stat().st_size}
+    row = kenlm_row(f"lmplz --prune {cut_offs}", arpa, vocabulary, corpus, base, UNKNOWN)
+    row |= {"bytes": trie.stat().st_size, "links": ngrams_of(arpa)}
     arpa.unlink()
     return row
 

@@ -21,7 +21,7 @@ from snm.pipeline import train
 from snm.progress import Notify, Progress, ignore, silent
 from snm.projection.continuations import Continuations, count_continuations
 from snm.projection.gates import GateLearner, needed, own_gates
-from snm.projection.mixtures import merged_ngrams, mixed_probabilities
+from snm.projection.mixtures import best_weights, merged_ngrams, mixed_probabilities
 from snm.projection.ngrams import Ngrams, write_rows
 from snm.projection.own import ngram_order, own_ngrams
 from snm.projection.rows import probabilities_of
@@ -31,10 +31,12 @@ from snm.pruning.arpa import limit_for_arpa
 from snm.pruning.backoff import PrunedBackoff
 from snm.scoring.mixture import MixtureModel
 from snm.scoring.model import SnmModel
+from snm.scoring.sources import SourcesModel
 from snm.settings import Settings
+from snm.sources import ReadTwice
 from snm.storage import VOCABULARY, ModelWriter
-from snm.text.encoding import encode_files
-from snm.text.files import Sources, are_given, names
+from snm.text.encoding import Text, encode_files
+from snm.text.files import Sources, are_files, are_given, names
 from snm.text.sampling import sample_sentences
 
 SAMPLED = 200_000  # events of the text that an SNM generates
@@ -52,8 +54,9 @@ def export_arpa(
 
     A backoff model is written as it is. An SNM is written as its n-grams, up to `order`, with its probabilities after
     their contexts alone. If it has other features, gates for n-grams are learned: on held-out text, `dev`, or on text
-    that the model generates. With `text`, and for every other model, the n-grams are those of the text; probabilities
-    of other models are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
+    that the model generates. Mixtures, and models of several sources with `dev`, have the n-grams of their members.
+    With `text`, and for every other model, the n-grams are those of the text; probabilities of other models than SNMs
+    are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
     """
     if not isinstance(model, LanguageModel):
         raise SettingsError(f"{shown(model)} is no model; open one with snm.load")
@@ -71,9 +74,9 @@ def export_arpa(
         if order is not None:
             raise SettingsError(f"{model.path} is a backoff model already, written as it is; leave out the order")
         return _write(model, name, size, threads, progress, notify)
+    how = _How(order, _readable_twice(dev), threads, on_error, progress, notify)
     if not given:
-        _check_own(model)
-    how = _How(order, dev, threads, on_error, progress, notify)
+        _check_own(model, how)
     with tempfile.TemporaryDirectory(prefix="snm-") as folder:
         place = Path(folder) / "projected"
         if given:
@@ -97,11 +100,27 @@ class _How:
     notify: Notify
 
 
-def _check_own(model: LanguageModel) -> None:
-    """Raise an error if a model has no n-grams of its own."""
+def _readable_twice(dev: Sources | None) -> Sources | None:
+    """Held-out text that each member of a model can read; None where there is none."""
+    if not are_given(dev):
+        return None
+    assert dev is not None
+    return dev if are_files(dev) else ReadTwice("dev", dev)
+
+
+def _check_own(model: LanguageModel, how: _How) -> None:
+    """Raise an error if a model has no n-grams of its own, or if it is not known how to weigh them."""
     if isinstance(model, MixtureModel):
         for member in model.members:
-            _check_own(member)
+            _check_own(member, how)
+    elif type(model) is SourcesModel:
+        if how.dev is None:
+            raise SettingsError(
+                f"{model.path} has several sources, which are weighed by held-out text; give it (--dev), or the text "
+                f"whose n-grams are to be written (--text)"
+            )
+        for source in model.members:
+            _check_own(source.model, how)
     elif isinstance(model, SnmModel) and model.spec.caches:
         raise SettingsError(f"{model.path} has a cache, which an ARPA file cannot have; train a model without")
     elif not (isinstance(model, BackoffModel) or (isinstance(model, SnmModel) and ngram_order(model) > 1)):
@@ -133,8 +152,8 @@ def _order_of(model: LanguageModel) -> int:
 
 def _project_own(model: LanguageModel, place: Path, how: _How) -> None:
     """The n-grams of a model itself."""
-    if isinstance(model, MixtureModel):
-        return _project_mixture(model, place, how)
+    if isinstance(model, MixtureModel | SourcesModel):
+        return _project_members(model, place, how)
     assert isinstance(model, SnmModel)
     longest = ngram_order(model)
     if how.order is not None and how.order > longest:
@@ -156,29 +175,37 @@ def _project_snm(model: SnmModel, ngrams: Ngrams, writer: ModelWriter, figures: 
         continuations = Continuations.none(ngrams)
         gates = own_gates(model, ngrams)
     else:
+        if held_out is None:
+            how.notify(f"n-grams are adjusted to {SAMPLED:,} words that the model generates; --dev gives better text")
+            held_out = sample_tokens(model, SAMPLED, SEED)
         continuations = count_continuations(ngrams, parents)
-        tokens = sample_tokens(model, SAMPLED, SEED) if held_out is None else held_out
-        gates = GateLearner(model, ngrams, continuations, tokens).learn(how.progress)
+        gates = GateLearner(model, ngrams, continuations, held_out).learn(how.progress)
     with how.progress("projecting", len(ngrams.targets)) as bar:
         p = probabilities_of(model, ngrams, continuations, gates, bar)
     write_rows(writer, ngrams, p, parents, figures, how.threads)
 
 
-def _project_mixture(model: MixtureModel, place: Path, how: _How) -> None:
-    """The n-grams of all members of a mixture, of which some may be projected first."""
+def _project_members(model: MixtureModel | SourcesModel, place: Path, how: _How) -> None:
+    """The n-grams of all members of a model, of which some may be projected first, mixed linearly."""
+    whole = model.members if isinstance(model, MixtureModel) else [member.model for member in model.members]
+    maps = model._maps if isinstance(model, MixtureModel) else [member.words for member in model.members]
     with tempfile.TemporaryDirectory(prefix="snm-") as folder, ExitStack() as opened:
         members = []
-        for i, member in enumerate(model.members):
+        for i, member in enumerate(whole):
             if not isinstance(member, BackoffModel):
                 _project_own(member, Path(folder) / str(i), how)
                 member = opened.enter_context(BackoffModel(Path(folder) / str(i)))
             members.append(member)
+        if isinstance(model, MixtureModel):
+            weights = model.weights
+        else:
+            weights = best_weights(members, maps, _sample(model, how).tokens)
         ngrams = merged_ngrams(members, model.vocabulary, how.order)
         with how.progress("mixing", len(ngrams.targets)) as bar:
-            p = mixed_probabilities(model, members, ngrams, bar)
-        figures = next(iter(members)).manifest["text"]
+            p = mixed_probabilities(members, maps, weights, ngrams, bar)
+        figures = dict(members[0].manifest["text"])
         with ModelWriter(place) as writer:
-            write_rows(writer, ngrams, p, ngrams.parents(), dict(figures), how.threads)
+            write_rows(writer, ngrams, p, ngrams.parents(), figures, how.threads)
 
 
 def _project_text(model: LanguageModel, place: Path, text: Sources, how: _How) -> None:
@@ -207,14 +234,20 @@ def _project_text(model: LanguageModel, place: Path, text: Sources, how: _How) -
 
 def _held_out(model: LanguageModel, how: _How) -> np.ndarray | None:
     """The tokens of held-out text, or of a sample of it; None where there is none, or too little."""
-    if not are_given(how.dev):
+    if how.dev is None:
         return None
-    assert how.dev is not None
-    text = encode_files(how.dev, model.vocabulary, on_error=how.on_error, notify=how.notify)
-    if not text.events:
-        raise InputError(f"{names(how.dev)}: no words; expected held-out text, one sentence a line")
+    text = _sample(model, how)
     if text.events < MIN_EVENTS:
         what = f"{names(how.dev)} has {text.events:,} tokens, too few to learn from"
         how.notify(f"{what}: the model generates text instead")
         return None
-    return sample_sentences(text, MAX_HELD_OUT, SEED).tokens
+    return text.tokens
+
+
+def _sample(model: LanguageModel, how: _How) -> Text:
+    """The held-out text, or a sample of it."""
+    assert how.dev is not None
+    text = encode_files(how.dev, model.vocabulary, on_error=how.on_error, notify=how.notify)
+    if not text.events:
+        raise InputError(f"{names(how.dev)}: no words; expected held-out text, one sentence a line")
+    return sample_sentences(text, MAX_HELD_OUT, SEED)

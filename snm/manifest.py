@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from snm import storage
 from snm.arguments import shown
 from snm.errors import FormatError
 from snm.features.extraction import Extractor
-from snm.text.spelling import MAX_ORDER, Spelling
+from snm.text.spelling import MAX_ORDER, Spelling, thinned
 from snm.text.tokenizers import Tokenizer, describe_tokenizer, read_tokenizer
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
@@ -151,10 +152,17 @@ def write_spelling(folder: Path, words: bytes, vocabulary: Vocabulary) -> dict[s
     return {"spelling": described}
 
 
-def take_spelling(model: Path, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Link the spelling model of a model into another folder; return its entry of the manifest."""
+def take_spelling(
+    model: Path, manifest: dict[str, Any], folder: Path, vocabulary: Vocabulary, most: float = math.inf
+) -> dict[str, Any]:
+    """Link the spelling model of a model into another folder; return its entry of the manifest.
+
+    If its list of words has more than `most` bytes, it becomes shorter. vocabulary: the model's.
+    """
     if "spelling" not in manifest:
         return {}
+    if (model / SPELLING).stat().st_size > most:
+        return write_spelling(folder, thinned((model / SPELLING).read_bytes(), int(most)), vocabulary)
     storage.link_file(model / SPELLING, folder / SPELLING)
     return {"spelling": manifest["spelling"]}
 

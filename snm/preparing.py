@@ -19,6 +19,7 @@ from snm.gate.fitting import MIN_EVENTS
 from snm.layouts.tokens import UNKNOWN
 from snm.manifest import write_spelling
 from snm.progress import Notify, Progress
+from snm.pruning.budget import Budget
 from snm.resuming import Kept, Stage
 from snm.settings import HYBRID, NEURAL, Settings, given_vocabulary
 from snm.storage import ModelWriter
@@ -26,7 +27,7 @@ from snm.text.classes import LITTLE_TEXT
 from snm.text.encoding import Text, count_words, encode_files, read_corpus
 from snm.text.files import Sources, names, plain_size
 from snm.text.sampling import sample_sentences, split_sentences
-from snm.text.spelling import RareWords, spans_of, words_to_learn
+from snm.text.spelling import RareWords, spans_of, thinned, words_to_learn
 from snm.text.vocabulary import Vocabulary
 
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.05, 300_000  # tokens held out of the training text, where the user gives none
@@ -128,6 +129,8 @@ def check_vocabulary(settings: Settings, words: int) -> None:
 def learn_spelling(job: Job, text: Text, vocabulary: Vocabulary) -> None:
     """Write the spelling model, learned from the text's rare words, to the model's folder."""
     words = words_to_learn(job.rare.lines, count_words(text, len(vocabulary)), vocabulary)
+    if job.settings.size is not None:
+        words = thinned(words, int(Budget(size=job.settings.size).spelling_bytes))
     job.spelling.update(write_spelling(job.writer.folder, words, vocabulary))
 
 

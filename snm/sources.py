@@ -149,16 +149,26 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
         check_name(name)
         if not are_given(source):
             raise InputError(f"the source {name} has no text; expected files or sentences")
-        texts[name] = source if are_files(source) else _Sentences(name, source)
+        texts[name] = source if are_files(source) else ReadTwice(name, source)
         if STDIN in _listed(source):
             raise SettingsError(f"the source {name} is standard input, which cannot be read twice; save it to a file")
-    for source in (*texts.values(), dev):
-        if are_files(source) and STDIN not in _listed(source):
-            find_files(source)
+    if are_files(dev) and STDIN not in _listed(dev):
+        find_files(dev)
+    for name, source in texts.items():
+        if not _has_words(source, s.on_error):
+            raise InputError(f"the source {name} ({names(source)}) has no words; expected one sentence a line")
     return _Given(texts, dev)
 
 
-class _Sentences:
+def _has_words(source: Sources, on_error: str) -> bool:
+    """Whether a source has any words; it is read up to the first."""
+    if not are_files(source):
+        return any(line.strip() for line in as_lines(cast("Sentences", source), None, on_error))
+    lines = read_lines(find_files(source), BadLines(on_error))
+    return any(line.strip() for some in lines for line in some)
+
+
+class ReadTwice:
     """Sentences that can be read twice. A list of strings would name files."""
 
     def __init__(self, name: str, sentences: Any) -> None:

@@ -105,7 +105,8 @@ class TestSpelling:
             else:
                 settings = snm.Settings(features="ngram(0..2)", threads=1, engine="cpu", size=size)
                 snm.train(folder / "train.txt", path, settings, dev=folder / "dev.txt").close()
-            assert (path / SPELLING).exists()
+            assert 0 < (path / SPELLING).stat().st_size <= size / 16
+            snm.verify(path, contexts=5)
             assert sum(file.stat().st_size for file in path.iterdir()) <= size
 
 

@@ -242,6 +242,17 @@ class TestText:
                 wanted = expected.distribution(expected.context(words))[expected.vocabulary.ids[kept[target]]]
                 assert p == pytest.approx(wanted, rel=1e-4)
 
+    def test_ngrams_of_several_sources(self, text_file: Path, other_text: Path, tmp_path: Path) -> None:
+        """Those of all sources, weighed by held-out text."""
+        settings = Settings(features="snm3", min_count=1, gate=8, threads=1)
+        model = snm.train({"a": text_file, "b": iter(["w3 new words"] * 30)}, tmp_path / "m", settings, dev=text_file)
+        assert "give it (--dev)" in fails("export", model.path, tmp_path / "m.arpa")
+        ok("export", model.path, tmp_path / "m.arpa", "--dev", other_text)
+        made = import_arpa(tmp_path / "m.arpa", tmp_path / "arpa")
+        assert sums_of(made) == pytest.approx([1] * 5, abs=1e-5)
+        assert made.perplexity(other_text).ppl < 1.2 * model.perplexity(other_text).ppl
+        assert made.score("w3 new words") > made.score("new w3 words")
+
     def test_the_end_of_a_sentence_is_a_word(self, skips: SnmModel, text_file: Path, tmp_path: Path) -> None:
         made = self.check(skips, text_file, tmp_path)
         assert made.distribution(made.context("w3 w3"))[END] > 0

@@ -292,6 +292,13 @@ class TestMistakes:
             "prune", whole.path, "-o", tmp_path / "s", "--links", "100", "--dev", tmp_path / "empty"
         )
 
+    def test_a_dev_text_of_one_line(self, whole: SnmModel, tmp_path: Path) -> None:
+        (tmp_path / "line").write_text("the cat\n")
+        command = "prune", whole.path, "-o", tmp_path / "s", "--dev", tmp_path / "line"
+        assert "3 tokens, too few to measure a loss on" in fails(*command, "--loss", "1%")
+        ok(*command, "--links", whole.manifest["links"] // 2)  # the gate stays as it is
+        assert snm.load(tmp_path / "s").manifest["gate"] == whole.manifest["gate"]
+
     def test_a_backoff_model_below_its_vocabulary(self, small_backoff: BackoffModel, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="the vocabulary and the unigrams alone take"):
             prune(small_backoff, tmp_path / "s", size=100)

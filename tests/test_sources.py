@@ -20,7 +20,7 @@ from snm.settings import Settings
 from snm.sources import named_sources
 from snm.text.encoding import encode_lines
 from tests.conftest import SMALL_SKIPS
-from tests.test_cli import fails, ok
+from tests.test_cli import fails, ok, run
 from tests.test_model import LanguageModelTests
 
 CLASSES = "ngram(0..2) + class(r=1..2, a=0..1)"
@@ -284,6 +284,7 @@ def test_names_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     [
         ({"x": []}, "the source x has no text"),
         ({"x": iter([" ", ""]), "y": iter(["the cat"] * 9)}, "the source x .* has no words"),
+        ({"y": iter(["the cat"] * 9), "x": iter([])}, "the source x .* has no words"),
         ({}, "no sources given"),
         ({"x": "-"}, "cannot be read twice"),
         ({"x": "no-such-file"}, "no such file"),
@@ -294,6 +295,15 @@ def test_wrong_sources_are_refused(given: dict[str, object], message: str, tmp_p
     with pytest.raises((SettingsError, InputError), match=message):
         snm.train(given, tmp_path / "m", Settings(threads=1, order=2), dev=iter(["the cat"]))
     assert not (tmp_path / "m").exists()
+
+
+def test_an_empty_source_is_noticed_before_the_work(texts: dict[str, Path], tmp_path: Path) -> None:
+    empty = write_lines(tmp_path / "empty", [" ", ""])
+    sources = [f"farm={texts['farm']}", f"none={empty}"]
+    found = run("train", *sources, "--dev", texts["dev"], "-o", tmp_path / "m", "--preset", "snm2")
+    assert found.exit_code == 2
+    assert f"the source none ({empty}) has no words" in found.stderr
+    assert "farm:" not in found.stderr
 
 
 def test_a_dev_text_is_needed(texts: dict[str, Path], tmp_path: Path) -> None:

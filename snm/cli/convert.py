@@ -32,7 +32,7 @@ from snm.cli.terminal import notify
 @click.option(
     "--dev",
     multiple=True,
-    help="Held-out text for an SNM's gates for n-grams.  [default: text that it generates]",
+    help="Held-out text, which n-grams of SNMs are adjusted to.  [default: text that the model generates]",
 )
 @click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
 @click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
@@ -48,8 +48,8 @@ def export(
     """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
     A backoff model (kn, katz, sbo) is written as it is, an SNM or a mixture as its own n-grams. What an SNM knows from
-    other features than n-grams is kept as far as a backoff model can, better with --dev. Networks and models of several
-    sources need --text: they are projected on its n-grams.
+    other features than n-grams is kept as far as a backoff model can, better with --dev. Models of several sources need
+    --dev, by which the sources are weighed. Networks need --text: they are projected on its n-grams.
     """
     from snm.exporting import export_arpa
     from snm.integrations.nemo import read_labels, rename_tokens

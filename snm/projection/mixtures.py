@@ -10,10 +10,10 @@ from snm.baselines.backoff.model import BackoffModel
 from snm.kernels import backoff as kernels
 from snm.layouts.keys import ABSENT
 from snm.layouts.tokens import BEGIN
+from snm.mixing import find_weights
 from snm.progress import Advance, ignore
 from snm.projection.ngrams import LEAST, Ngrams, extractor_for
 from snm.projection.texts import ngrams_of
-from snm.scoring.mixture import MixtureModel
 from snm.scoring.unions import Words, ids_in
 from snm.text.vocabulary import Vocabulary
 
@@ -53,18 +53,28 @@ def _union_ids(own: Vocabulary, union: Vocabulary) -> np.ndarray:
     return ids
 
 
-def mixed_probabilities(
-    model: MixtureModel, members: Sequence[BackoffModel], ngrams: Ngrams, advance: Advance = ignore
-) -> np.ndarray:
-    """P of the n-grams after their contexts alone, with the weights of a mixture. (links,) float32
+def best_weights(members: Sequence[BackoffModel], maps: Sequence[Words], tokens: np.ndarray) -> np.ndarray:
+    """The weights with which the mixture is best on held-out text. tokens: with ids of the union"""
+    events = tokens != BEGIN
+    both = zip(members, maps, strict=True)
+    p = [mapped.shared(member.probabilities(mapped.own(tokens)), tokens)[events] for member, mapped in both]
+    possible = np.array(p)[:, np.any(p, axis=0)]  # words that no member can predict say nothing
+    return find_weights(possible)
 
-    members: those of the mixture as backoff models.
+
+def mixed_probabilities(
+    members: Sequence[BackoffModel], maps: Sequence[Words], weights: np.ndarray, ngrams: Ngrams,
+    advance: Advance = ignore,
+) -> np.ndarray:  # fmt: skip
+    """P of the n-grams after their contexts alone, mixed with these weights. (links,) float32
+
+    maps: how each member predicts the words of the n-grams.
     """
     p = np.zeros(len(ngrams.targets), np.float64)
     for words, rows in ngrams.pieces():
         links = ngrams.links_of(rows)
         lengths = ngrams.offsets[rows + 1] - ngrams.offsets[rows]
-        for weight, member, mapped in zip(model.weights, members, model._maps, strict=True):
+        for weight, member, mapped in zip(weights, members, maps, strict=True):
             p[links] += weight * _shared(member, mapped, words, lengths, ngrams.targets[links])
         advance(len(links))
     return np.maximum(p, LEAST).astype(np.float32)

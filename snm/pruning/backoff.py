@@ -31,8 +31,15 @@ ARRAYS = 6
 class PrunedBackoff:
     """The worth of every n-gram of a model, and what is left of it with less."""
 
-    def __init__(self, model: BackoffModel, writer: ModelWriter, threads: int = 1, progress: Progress = silent) -> None:
-        """`writer`: of the smaller model; working arrays lie in temporary files beside it."""
+    def __init__(
+        self, model: BackoffModel, writer: ModelWriter, threads: int = 1, progress: Progress = silent,
+        spelling: float = math.inf,
+    ) -> None:  # fmt: skip
+        """`writer`: of the smaller model; working arrays lie in temporary files beside it.
+
+        spelling: bytes that the words of the spelling model may take.
+        """
+        self._spelling_bytes = spelling
         self.model, self.writer, self.threads, self.progress = model, writer, threads, progress
         with progress("n-grams", len(model.targets)) as bar:
             self.tree = build_tree(model, writer.scratch, bar)
@@ -76,7 +83,7 @@ class PrunedBackoff:
         keys = self.model.index.features
         entries = IndexBuilder(int(keys[0]), int(keys[-1]), rows).entries
         files = self.model.manifest["files"]
-        words = sum(files[name]["bytes"] for name in (VOCABULARY, SPELLING) if name in files)
+        words = files[VOCABULARY]["bytes"] + min(files.get(SPELLING, {"bytes": 0})["bytes"], self._spelling_bytes)
         arrays = LINK_BYTES * links + ROW_BYTES * rows + 8 + 4 * entries + ARRAYS * NPY_HEADER
         return int(arrays) + int(words) + MANIFEST_BYTES
 
@@ -108,7 +115,7 @@ class PrunedBackoff:
         m.vocabulary.write(self.writer.folder / VOCABULARY)
         by_type = np.bincount(self.tree.levels[kept], minlength=len(m.spec.types))
         how = {"text": m.manifest["text"], "index": index.description, "estimation": m.manifest["estimation"]}
-        how |= take_spelling(m.path, m.manifest, self.writer.folder)
+        how |= take_spelling(m.path, m.manifest, self.writer.folder, m.vocabulary, self._spelling_bytes)
         self.writer.finish(
             describe_rows(m.extractor, by_type, int(offsets[-1]), m.kind, {**how, "pruning": described}), self.threads
         )
@@ -151,7 +158,7 @@ def prune_backoff(
     model: BackoffModel, writer: ModelWriter, budget: Budget, threads: int = 1, progress: Progress = silent
 ) -> Smaller:
     """Write the part of a model that fits the budget."""
-    pruned = PrunedBackoff(model, writer, threads, progress)
+    pruned = PrunedBackoff(model, writer, threads, progress, budget.spelling_bytes)
     least, made = pruned.limit(budget)
     limit = least if math.isfinite(least) else None
     before = {"rows": model.manifest["rows"], "links": model.manifest["links"]}

@@ -12,6 +12,7 @@ from snm.errors import SettingsError
 
 STEPS = 60  # of a bisection
 MAX_LOSS = 10.0
+SPELLING_SHARE = 1 / 16  # of a size, at most, for the words that the spelling model is learned from
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Budget:
             if not 0 < loss <= MAX_LOSS:
                 raise SettingsError(f"loss is {shown(loss)}; expected a share above 0, such as 0.01 for 1 %")
             object.__setattr__(self, "loss", loss)
+
+    @property
+    def spelling_bytes(self) -> float:
+        """Bytes that the words of the spelling model may take."""
+        return math.inf if self.size is None else SPELLING_SHARE * self.size
 
 
 @dataclass(frozen=True)

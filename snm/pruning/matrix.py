@@ -20,6 +20,7 @@ from snm.kernels import matrix_pruning as kernels
 from snm.kernels import matrix_writing as writing_kernels
 from snm.layouts.counts import Counts
 from snm.layouts.matrix import Matrix, page_bits
+from snm.manifest import SPELLING
 from snm.matrix.writing import PageWriter
 from snm.progress import Advance, Progress, silent
 from snm.pruning.budget import Budget, Smaller, describe, too_small
@@ -167,9 +168,13 @@ class MatrixPruner:
         return self.single_types and bool((codes == 0).any())
 
 
-def rest_bytes(files: dict[str, dict[str, Any]]) -> int:
-    """Bytes of the files of a model that pruning leaves as they are. `files`: the entry of its manifest."""
-    return sum(entry["bytes"] for name, entry in files.items() if name.removesuffix(".npy") not in PAGE_ARRAYS)
+def rest_bytes(files: dict[str, dict[str, Any]], spelling: float) -> int:
+    """Bytes of the files of a model that are no pages. `files`: the entry of its manifest.
+
+    spelling: bytes that the words of the spelling model may take.
+    """
+    rest = {name: entry["bytes"] for name, entry in files.items() if name.removesuffix(".npy") not in PAGE_ARRAYS}
+    return int(sum(min(size, spelling) if name == SPELLING else size for name, size in rest.items()))
 
 
 def describe_pruned(manifest: dict[str, Any], kept: Kept, words: int, budget: Budget) -> dict[str, Any]:

@@ -53,6 +53,11 @@ def prune(
     opened = model if isinstance(model, LanguageModel) else load(file_path("model", model), progress=progress)
     check_kind(opened)
     text = _held_out(opened, dev, on_error, notify)
+    if budget.loss is not None and text is not None and text.events < MIN_EVENTS:
+        raise InputError(
+            f"{names(dev or [])} has {text.events:,} tokens, too few to measure a loss on; expected {MIN_EVENTS:,} or "
+            f"more; or give --size or --links"
+        )
     if budget.loss is not None and text is not None:
         budget = _size_for_loss(opened, Path(output), budget.loss, text, threads, progress, notify)
     elif budget.loss is not None and isinstance(opened, SnmModel):
@@ -120,7 +125,7 @@ def prune_snm(
     m = model.manifest
     words = int(np.count_nonzero(model.matrix.unigrams))
     pruner = MatrixPruner(model.matrix, threads, progress)
-    kept = pruner.keep(budget, rest_bytes(m["files"]) + MANIFEST_BYTES, words)
+    kept = pruner.keep(budget, rest_bytes(m["files"], budget.spelling_bytes) + MANIFEST_BYTES, words)
     pages = pruner.write(kept, writer, m["pages"])
     if model.extractor.classes is not None:
         writer.array("classes", "<u2").append(model.extractor.classes)
@@ -128,8 +133,8 @@ def prune_snm(
     if flat is not None:
         writer.array("gate", "<f4").append(flat)
     model.vocabulary.write(writer.folder / VOCABULARY)
-    take_spelling(model.path, m, writer.folder)
-    described = describe_pruned({**m, "pages": pages, "gate": gate}, kept, words, budget)
+    spelling = take_spelling(model.path, m, writer.folder, model.vocabulary, budget.spelling_bytes)
+    described = describe_pruned({**m, **spelling, "pages": pages, "gate": gate}, kept, words, budget)
     notify(f"{described['links']:,} of {m['links']:,} links left, {kept.rows + 1:,} of {m['rows']:,} features")
     writer.finish(described, threads)
 

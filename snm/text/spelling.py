@@ -236,6 +236,11 @@ class RareWords:
         return b"".join(word + b"\n" for word in self._words.values())
 
 
+def thinned(words: bytes, most: int) -> bytes:
+    """The first words of a list, one a line, that take at most so many bytes; one word at least."""
+    return words if len(words) <= most else words[: max(words.rfind(b"\n", 0, most), words.find(b"\n")) + 1]
+
+
 def words_to_learn(rare: bytes, counts: np.ndarray, vocabulary: Vocabulary) -> bytes:
     """What a spelling model is learned from, one word a line: rare words of the training text, given one a line.
 
