@@ -151,7 +151,7 @@ def _compared(given: list[Utterance], theirs: Any, ours: Decoder, plain: Decoder
 
 
 def hot(bench: Bench) -> list[dict[str, Any]]:
-    """Time with hot words, beside that without, in turns."""
+    """Processor time with hot words, beside that without, in turns."""
     model = snm.load(_small(bench))
     decoder = build_ctcdecoder(LABELS, model)
     given = [logits for _, logits in _utterances(bench, "test", min(200, bench.options.utterances), 4, (0.2,))]
@@ -163,10 +163,10 @@ def hot(bench: Bench) -> list[dict[str, Any]]:
     decoder.decode(given[0])
     for start in range(0, len(given), 10):
         for name, listed in lists.items():
-            begun = time.perf_counter()
+            begun = time.process_time()
             for logits in given[start : start + 10]:
                 decoder.decode(logits, hotwords=listed)
-            seconds[name] += time.perf_counter() - begun
+            seconds[name] += time.process_time() - begun
     return [
         {"hot words": name, "ms an utterance": 1000 * took / len(given), "time / without": took / seconds["none"]}
         for name, took in seconds.items()

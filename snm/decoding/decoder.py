@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Decoder:
         self._separator = "" if by_token else " "
         self._lexicon = lexicon_of({} if by_token else self._known)
         self._idle: list[Search] = []  # arrays that no search uses
-        self._hot: dict[tuple[tuple[str, float], ...], HotWords] = {}
+        self._hot: list[tuple[Any, float, HotWords]] = []  # hot words as they were given, and their automata
         self.alpha, self.beta, self.unk_score_offset, self.lm_score_boundary = ALPHA, BETA, UNKNOWN_OFFSET, True
         self.reset_params(alpha, beta, unk_score_offset, lm_score_boundary)
 
@@ -210,20 +211,22 @@ class Decoder:
         )  # fmt: skip
         if not limits.prune <= 0:
             raise SettingsError(f"beam_prune_logp is {limits.prune}; expected a number of at most 0")
-        hot = self._hot_words(phrases_of(hotwords, hotword_weight))
+        hot = self._hot_words(hotwords, hotword_weight)
         return Task(
             limits, self._task_labels, self._texts, self._separator, self._lexicon, hot, scores, self.lm_score_boundary,
             self._compatible,
         )  # fmt: skip
 
-    def _hot_words(self, phrases: dict[str, float]) -> HotWords:
-        key = tuple(phrases.items())
-        found = self._hot.get(key)
-        if found is None:
-            if len(self._hot) >= _KEPT_HOT_WORDS:
-                self._hot.clear()
-            found = self._hot[key] = hot_words_of(phrases)
-        return found
+    def _hot_words(self, given: Any, weight: Any) -> HotWords:
+        """The automaton of hot words; of those that were given before it is kept."""
+        given = list(given) if isinstance(given, set | frozenset) else given
+        for known, with_weight, hot in self._hot:
+            if type(known) is type(given) and known == given and with_weight == weight:
+                return hot
+        hot = hot_words_of(phrases_of(given, weight))
+        if given is None or isinstance(given, list | tuple | dict):
+            self._hot = [(copy(given), weight, hot), *self._hot[: _KEPT_HOT_WORDS - 1]]
+        return hot
 
     def _rows(self, logits: Any) -> np.ndarray:
         return log_probabilities(logits, self._set)

@@ -118,7 +118,7 @@ def _add_line(lattice: Lattice, parts: list[str], names: dict[str, str], where: 
         if len(parts) > 5:
             raise ValueError("too many columns")
         source, target = int(parts[0]), int(parts[1])
-        weight = parts[-1] if len(parts) == 5 or _is_weight(parts) else "0"
+        scores = _scores(parts[-1] if len(parts) == 5 or _is_weight(parts) else "0")
         label = parts[3] if len(parts) == 5 else parts[2]
         word = names.get(label, label)
     except (ValueError, IndexError):
@@ -126,7 +126,7 @@ def _add_line(lattice: Lattice, parts: list[str], names: dict[str, str], where: 
         raise InputError(f"{where}: {shown(' '.join(parts))}; expected {expected}") from None
     if not lattice.arcs:
         lattice.start = source
-    lattice.arcs.append(Arc(source, target, None if word in EPSILON or label == "0" else word, *_scores(weight)))
+    lattice.arcs.append(Arc(source, target, None if word in EPSILON or label == "0" else word, *scores))
 
 
 def _is_weight(parts: list[str]) -> bool:
