@@ -21,9 +21,9 @@ ROOMS: list[list[str]] = [
     ["adjustment"],
     ["matrix"],
     ["gate"],
+    ["tensors"],
     ["model", "manifest"],
     ["scoring"],
-    ["tensors"],
     ["baselines"],
     ["loading"],
     ["kenlm"],
@@ -35,9 +35,10 @@ ROOMS: list[list[str]] = [
     ["disk", "counted", "resuming", "filtering"],
     ["preparing"],
     ["folding"],
-    ["pipeline", "integrations"],
+    ["pipeline", "integrations", "decoding", "rescoring"],
     ["exporting"],
     ["reproduction", "demo", "warmup", "planning", "adapting"],
+    ["server"],
     ["cli"],
 ]
 BESIDE = ["reference"]

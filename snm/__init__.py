@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from snm.version import __version__
 
 if TYPE_CHECKING:
+    from snm import decoding as decoding
     from snm import errors as errors
     from snm import kenlm as kenlm
     from snm.adapting import adapt as adapt
@@ -104,7 +105,7 @@ _HOME = {
     "verify": "evaluation",
     "write_vocabulary": "counted",
 }
-__all__ = [*_HOME, "__version__", "errors", "kenlm"]
+__all__ = [*_HOME, "__version__", "decoding", "errors", "kenlm"]
 
 
 def __dir__() -> list[str]:
@@ -112,7 +113,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "kenlm"):
+    if name in ("decoding", "errors", "kenlm"):
         return import_module(f"snm.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'snm' has no attribute {name!r}")

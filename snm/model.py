@@ -35,6 +35,8 @@ class Part:
     """The factor by which the gate multiplies its row."""
     source: str | None = None
     """The name of the source that the row is of, in a model of several."""
+    shape: tuple[int, int, int] | None = None
+    """(r, s, a) of the feature: which words before the target it has; None of a cache and of a family's feature."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +271,13 @@ class LanguageModel(ABC):
         """Score texts on the GPU (`gpu`) or the CPU (`cpu`) from now on. For neural models."""
         raise SettingsError(f"only a neural model can use a GPU for scoring; {self.path} is not one")
 
+    def to(self, device: str, *, labels: Sequence[str] | None = None) -> Any:
+        """This model on a device, `cuda` or `cpu`, for decoders that ask for all words at every step. Needs PyTorch.
+
+        See `snm.tensors.advance.TensorModel`. `labels`: the words of the columns; without them all of the vocabulary.
+        """
+        raise SettingsError(f"only an SNM can be moved to a device; {self.path} is not one")
+
     def context(self, text: Sentence) -> np.ndarray:
         """`<S>` and the ids of the words of `text`, and of the fields before them."""
         values, words = self._split(text)
@@ -315,18 +324,9 @@ class LanguageModel(ABC):
         except (TypeError, ValueError):
             raise SettingsError(f"seed is {shown(seed)}; expected a whole number, 0 or more, or some of them") from None
         words, context = self._words(prompt), self.context(prompt)
-        for _ in range(whole_number("max_words", max_words, 0)):
-            p = self.distribution(context)
-            if not unknown:
-                p[UNKNOWN] = 0
-            if not p.any():  # only <UNK> can follow
-                break
-            p = (p / p.max()) ** (1 / temperature)
-            word = int(random.choice(len(p), p=p / p.sum()))
-            if word == END:
-                break
-            context = np.append(context, np.uint32(word))
-            words.append(self.vocabulary.words[word])
+        for word, _ in draw_words(self, context, random, whole_number("max_words", max_words, 0), temperature, unknown):
+            if word != END:
+                words.append(self.vocabulary.words[word])
         return words
 
     # -- word by word
@@ -428,6 +428,32 @@ class LanguageModel(ABC):
 
 StatefulModel = LanguageModel
 """The name that code written for earlier versions uses: then only some kinds scored word by word."""
+
+
+def draw_words(
+    model: LanguageModel, context: np.ndarray, random: np.random.Generator, max_words: int, temperature: float,
+    unknown: bool,
+) -> Iterator[tuple[int, np.ndarray]]:  # fmt: skip
+    """Up to `max_words` words after a context, the last one may be `</S>`; and P of every word where each was drawn.
+
+    A temperature of 0 takes the most probable words. `<UNK>` is drawn only with `unknown`.
+    """
+    for _ in range(max_words):
+        p = model.distribution(context)
+        weights = p.copy()
+        if not unknown:
+            weights[UNKNOWN] = 0
+        if not weights.any():  # only <UNK> can follow
+            return
+        if temperature > 0:
+            weights = (weights / weights.max()) ** (1 / temperature)
+            word = int(random.choice(len(p), p=weights / weights.sum()))
+        else:
+            word = int(weights.argmax())
+        yield word, p
+        if word == END:
+            return
+        context = np.append(context, np.uint32(word))
 
 
 def wrong_state(what: str) -> SettingsError:

@@ -101,7 +101,7 @@ class Settings:
         )  # fmt: skip
         for name, known in (("model", MODELS), ("discounts", DISCOUNTS), ("engine", ENGINES), ("on_error", ON_ERROR)):
             choice(name, getattr(self, name), known)
-        object.__setattr__(self, "fields", field_names(self.fields) if self.fields else ())
+        object.__setattr__(self, "fields", field_names(self.fields))
         for name in ("closed", "document", "resume"):
             object.__setattr__(self, name, flag(name, getattr(self, name)))
         object.__setattr__(self, "tokenizer", open_tokenizer(self.tokenizer))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +66,47 @@ def write_sound_alikes(path: Path) -> Path:
         lines.append(f"{who} has {things[who]} and {other} likes {things[other]} {random.choice(places)}")
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def piece_labels(words: Iterable[str], pieces: int) -> list[str]:
+    """Labels of a model of word pieces: the blank, letters, and the most frequent parts of words of 2 to 4 letters.
+
+    Those that begin a word begin with ▁.
+    """
+    counts: Counter[str] = Counter()
+    for word in words:
+        marked = f"▁{word}"
+        for length in (2, 3, 4, 5):
+            counts.update(marked[i : i + length] for i in range(len(marked) - length + 1))
+    single = [*LETTERS, *(f"▁{letter}" for letter in LETTERS)]
+    return ["▁⁇▁", *single, *(piece for piece, _ in counts.most_common(2 * pieces) if piece not in single)][:pieces]
+
+
+def pieces_of(word: str, labels: Collection[str]) -> list[str]:
+    """A word cut into pieces, the longest first."""
+    rest, found = f"▁{word}", []
+    while rest:
+        length = next(n for n in range(min(5, len(rest)), 0, -1) if rest[:n] in labels)
+        found.append(rest[:length])
+        rest = rest[length:]
+    return found
+
+
+def piece_logits_of(text: str, labels: list[str], noise: float, random: np.random.Generator) -> np.ndarray:
+    """Natural log probabilities of pieces of words; the blank is the last label. (frames, labels) float32
+
+    A piece is taken for another one as often as `noise` says, but hardly ever for the unknown one, which is the first.
+    """
+    known, blank = {label: i for i, label in enumerate(labels)}, len(labels)
+    path = []
+    for word in text.split():
+        for piece in pieces_of(word, known):
+            path += [known[piece]] * int(random.integers(1, 3)) + [blank] * int(random.integers(1, 3))
+    scores = random.normal(0.0, 1.0 + noise, (len(path), len(labels) + 1))
+    scores[:, 0] -= 5.0  # as in models of speech, which are trained without it
+    for frame, label in enumerate(path):
+        scores[frame, label] += 8.0
+        if label != blank and random.random() < noise:  # another piece is as likely
+            scores[frame, int(random.integers(1, blank))] += 7.0 + random.normal(0.0, 1.0)
+    scores -= np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    return scores.astype(np.float32)

@@ -138,7 +138,7 @@ PLAIN = {
     "tokens": [0, 3, 4, 1], "context": [0, 3], "sentence": "the old", "sentences": ["the old"], "text": ["the old"],
     "prompt": "the", "k": 3, "threads": 1, "seed": 1, "max_words": 3, "temperature": 1.0, "unknown": False,
     "engine": "cpu", "on_error": "fail", "spelled": False, "word": "the",
-    "words": ["the", "old"], "chosen": np.array([0]),
+    "words": ["the", "old"], "chosen": np.array([0]), "fields": "", "device": "cpu", "labels": ["the", "old"],
 }  # fmt: skip
 METHODS = [
     name for name, value in inspect.getmembers(snm.LanguageModel, callable)

@@ -77,6 +77,11 @@ class NeuralTests(LanguageModelTests):
     def model(self, models: dict[str, Path]) -> LanguageModel:
         return snm.load(models[self.family])
 
+    def test_sentences_are_independent(self, model: LanguageModel) -> None:
+        """But for the order in which products are added up, which depends on a sentence's row."""
+        found = model.score_sentences(["a dog eats", self.SENTENCE])[1]
+        assert found == pytest.approx(model.score(self.SENTENCE), rel=1e-6)
+
     def test_training_lowers_perplexity(self, model: LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
         text = encode_files(corpus_file, model.vocabulary)
         counts = np.bincount(text.tokens[text.tokens != BEGIN])

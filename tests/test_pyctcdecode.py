@@ -22,7 +22,7 @@ import snm
 import snm.kenlm
 from snm.errors import SettingsError, SnmError
 from snm.settings import Settings
-from tests.channel import LABELS, logits_of, write_sound_alikes
+from tests.channel import LABELS, logits_of, piece_labels, piece_logits_of, write_sound_alikes
 from tests.conftest import SMALL_SKIPS, train
 
 ROOT = Path(__file__).parent.parent
@@ -241,3 +241,40 @@ def test_a_processor_of_transformers(text: Path, folder: Path, tmp_path: Path) -
         padded = np.pad(logits, ((0, 0), (0, 1)), constant_values=-50.0)
         assert processor.decode(padded).text == decoder.decode(padded)
         assert processor.decode(padded).text == line
+
+
+@inside
+@pytest.mark.parametrize("pieces", [False, True])
+@pytest.mark.parametrize("hot", [None, ["nan", "her mister", "zebra"]])
+def test_our_decoder_finds_the_same(text: Path, arpa: Path, pieces: bool, hot: list[str] | None) -> None:
+    """`snm.decoding` beside pyctcdecode and kenlm: texts, frames and scores at three noises."""
+    import pyctcdecode
+
+    from snm import decoding
+
+    with_module("kenlm")
+    labels = piece_labels(text.read_text().split(), 80) if pieces else LABELS
+    theirs = pyctcdecode.build_ctcdecoder(labels, str(arpa), alpha=0.6, beta=1.0)
+    ours = decoding.build_ctcdecoder(labels, str(arpa), alpha=0.6, beta=1.0, compatible=True)
+    random = np.random.default_rng(7)
+    for i, line in enumerate(text.read_text().split("\n")[:24]):
+        noise = (0.1, 0.25, 0.5)[i % 3]
+        given = piece_logits_of(line, labels, noise, random) if pieces else logits_of(line, noise, random)
+        assert ours.decode(given, 50, hotwords=hot) == theirs.decode(given, 50, hotwords=hot)
+        if i % 4 == 0:
+            found = ours.decode_beams(given, 50, hotwords=hot)[:10]
+            expected = theirs.decode_beams(given, 50, hotwords=hot)[:10]
+            assert [beam[-1] for beam in found] == pytest.approx([beam[-1] for beam in expected], abs=1e-3)
+            assert [beam[0] for beam in found] == [beam[0] for beam in expected]
+            assert found[0].text_frames == [(word, tuple(frames)) for word, frames in expected[0][2]]
+
+
+@inside
+def test_our_decoder_without_a_model_finds_the_same(text: Path) -> None:
+    import pyctcdecode
+
+    from snm import decoding
+
+    theirs, ours = pyctcdecode.build_ctcdecoder(LABELS), decoding.build_ctcdecoder(LABELS)
+    for _, given in sentences(text, 0.4, 10):
+        assert ours.decode(given, hotwords=["bed"]) == theirs.decode(given, hotwords=["bed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict
 
 import click
@@ -35,12 +36,14 @@ from snm.cli.terminal import notify
 )
 @click.option("--order", type=Number(1, 32), help="Longest n-grams.  [default: those of the model; 5 if it has none]")
 @click.option("--size", type=Size(), help="Most bytes of the file, such as 200M: n-grams are pruned by entropy.")
+@click.option("--nemo", metavar="LABELS", help="Name tokens as NeMo does: a file of its tokens, one a line, "
+              "in the order of their ids.")  # fmt: skip
 @on_error_option
 @threads_option
 @import_option
 def export(
     path: str, file: str, text: tuple[str, ...], dev: tuple[str, ...], order: int | None, size: int | None,
-    on_error: str, threads: int | None,
+    on_error: str, threads: int | None, nemo: str | None,
 ) -> None:  # fmt: skip
     """Write MODEL as an ARPA FILE (default: standard output), for programs that read nothing else.
 
@@ -49,11 +52,20 @@ def export(
     sources need --text: they are projected on its n-grams.
     """
     from snm.exporting import export_arpa
+    from snm.integrations.nemo import read_labels, rename_tokens
 
-    export_arpa(
-        load_model(path), file, text=text, dev=dev, order=order, size=size, threads=chosen_threads(threads),
-        on_error=on_error, progress=Bars(), notify=notify(),
-    )  # fmt: skip
+    def write(name: str) -> None:
+        export_arpa(
+            load_model(path), name, text=text, dev=dev, order=order, size=size, threads=chosen_threads(threads),
+            on_error=on_error, progress=Bars(), notify=notify(),
+        )  # fmt: skip
+
+    if nemo is None:
+        return write(file)
+    labels = read_labels(nemo)
+    with tempfile.TemporaryDirectory(prefix="snm-") as folder:
+        write(f"{folder}/own.arpa")
+        rename_tokens(f"{folder}/own.arpa", file, labels)
 
 
 @click.command(name="import")

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import click
 
-from snm.cli import convert, counts, filtering, inspect, plan, prune, reproduce, score, train, warmup
+from snm.cli import (
+    convert,
+    counts,
+    filtering,
+    inspect,
+    plan,
+    prune,
+    reproduce,
+    rescoring,
+    score,
+    serve,
+    train,
+    warmup,
+)  # fmt: skip
 from snm.cli.terminal import Group
 from snm.version import __version__
 
@@ -21,8 +34,8 @@ def main() -> None:
 
 for command in (
     train.train, plan.plan, counts.vocab, counts.count, counts.merge,
-    score.ppl, score.score, score.next_words, score.generate, score.explain,
-    filtering.filter_command,
+    score.ppl, score.score, score.next_words, score.generate, score.explain, serve.serve,
+    filtering.filter_command, rescoring.rescore_command,
     inspect.info, inspect.verify,
     convert.export, convert.import_arpa, convert.mix, convert.adapt, prune.prune,
     reproduce.reproduce, reproduce.demo, warmup.warmup,

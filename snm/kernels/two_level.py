@@ -7,6 +7,8 @@ import numpy as np
 from snm.kernels.compile import kernel, sum_helper
 from snm.kernels.fastmath import exp_float32
 
+_LEAST = np.float32(-80.0)  # that `exp_float32` takes
+
 
 @sum_helper
 def dot(a, b):
@@ -20,7 +22,7 @@ def dot(a, b):
 def sum_of_exponentials(scores, n, largest):
     total = np.float32(0)
     for i in range(n):
-        total += exp_float32(scores[i] - largest)
+        total += exp_float32(max(scores[i] - largest, _LEAST))
     return total
 
 

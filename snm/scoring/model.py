@@ -13,7 +13,7 @@ from numba.core.errors import NumbaError
 
 from snm import manifest, storage
 from snm.arguments import shown
-from snm.errors import FormatError, InputError, SettingsError
+from snm.errors import FormatError, InputError, MissingExtra, SettingsError
 from snm.features.extraction import Extractor
 from snm.features.specification import FeatureSpec
 from snm.kernels import caches as cache_kernels
@@ -32,6 +32,7 @@ from snm.text.fields import name_of
 
 if TYPE_CHECKING:
     from snm.gate.fitting import GateEvents
+    from snm.tensors.advance import TensorModel
 
 # The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are not
 # arrays. Checking each argument before the call took a tenth of the time of scoring a beam.
@@ -240,6 +241,15 @@ class SnmModel(RowModel):
         y /= (scale * found.row_sum[:, 0]).sum()
         return y
 
+    def to(self, device: str, *, labels: Sequence[str] | None = None) -> TensorModel:
+        try:
+            from snm.tensors.advance import TensorModel, device_of
+        except ImportError as error:
+            if getattr(error, "name", None) != "torch":
+                raise
+            raise MissingExtra("torch", "gpu", "moving a model to a device") from None
+        return TensorModel(self.extractor, self.matrix, self._folded, device_of(device), labels)
+
     def adapt(self, sentences: Text | Sentences, output: str | Path, **how: Any) -> SnmModel:
         from snm.scoring.adapting import adapt_gate
 
@@ -276,7 +286,13 @@ class SnmModel(RowModel):
         denominator = row_sums.sum()
         shares = scale * found.weight[:, 0] / denominator
         parts = [
-            Part(self.feature_text(q, tokens[:-1]), float(shares[q]), float(row_sums[q] / denominator), float(scale[q]))
+            Part(
+                self.feature_text(q, tokens[:-1]),
+                float(shares[q]),
+                float(row_sums[q] / denominator),
+                float(scale[q]),
+                shape=self.feature_shape(q),
+            )
             for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist()
         ]
         parts.sort(key=lambda part: -part.share)
@@ -293,8 +309,8 @@ class SnmModel(RowModel):
         feature_type = self.spec.types[template.type_index]
         if feature_type.family is not None:
             return f"[{feature_type}]"
-        v = self.vocabulary
-        words = [v.words[i if i < v.first_field else BEGIN] for i in context]
+        v, reach = self.vocabulary, template.r + template.s + template.a
+        words = [v.words[i if i < v.first_field else BEGIN] for i in context[len(context) - reach :]]
         adjacent = words[len(words) - template.a :]
         if feature_type.side is not None:
             values = [v.words[i] for i in context if i >= v.first_field]
@@ -306,6 +322,16 @@ class SnmModel(RowModel):
         remote = [f"~{word}" if feature_type.classes else word for word in words[end - template.r : end]]
         skip = ["skip-*"] if feature_type.s is None else [f"skip-{template.s}"] if template.s else []
         return f"[{' '.join([*remote, *skip, *adjacent])}]"
+
+    def feature_shape(self, q: int) -> tuple[int, int, int] | None:
+        """(r, s, a) of the feature of template q; None of one that has more than words: a cache, a family, a field."""
+        if q >= len(self.spec.templates):
+            return None
+        template = self.spec.templates[q]
+        feature_type = self.spec.types[template.type_index]
+        if feature_type.family is not None or feature_type.side is not None:
+            return None
+        return template.r, template.s, template.a
 
     def _cache_text(self, adjacent: int, context: np.ndarray) -> str:
         """A cache, and the words that its own follow: [cache of the]."""

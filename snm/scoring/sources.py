@@ -193,12 +193,13 @@ class SourcesModel(LanguageModel):
         parts = []
         for q in np.flatnonzero(found.row_sum[:, 0] > 0).tolist():
             m = int(np.searchsorted(self._offsets, q, "right")) - 1
-            member = self.all_members[m]
-            text = WHOLE
+            member, own = self.all_members[m], q - int(self._offsets[m])
+            text, shape = WHOLE, None
             if isinstance(member, Member):
-                text = member.model.feature_text(q - int(self._offsets[m]), member.ids(tokens[:-1]))
+                text = member.model.feature_text(own, member.ids(tokens[:-1]))
+                shape = member.model.feature_shape(own)
             figures = float(shares[q]), float(row_sums[q] / denominator), float(scale[q])
-            parts.append(Part(text, *figures, member.name))
+            parts.append(Part(text, *figures, member.name, shape))
         parts.sort(key=lambda part: -part.share)
         return Explanation(word, sum(part.share for part in parts), parts)
 

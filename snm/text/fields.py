@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
 def field_names(names: str | Iterable[str]) -> tuple[str, ...]:
     """Validated names of fields: `speaker,topic`, or a list of them."""
     if isinstance(names, str):
-        names = [name.strip() for name in names.split(",")]
+        names = [name.strip() for name in names.split(",")] if names else []
     if not isinstance(names, Sequence):
         raise SettingsError(f"fields is {shown(names)}; expected names, such as 'speaker,topic'")
     for name in names:

@@ -79,7 +79,8 @@ class _Lines:
     def __call__(self, mask: np.ndarray) -> bytes:
         data = np.frombuffer(self._block, np.uint8)
         ends = np.flatnonzero(data == ord("\n")) + 1
-        return data[np.repeat(mask, np.diff(ends, prepend=0))].tobytes()
+        kept: bytes = data[np.repeat(mask, np.diff(ends, prepend=0))].tobytes()
+        return kept
 
 
 def _text_of(line: bytes, field: str, name: str, number: int, bad: BadLines) -> str:

@@ -141,18 +141,9 @@ class NeuralModel(LanguageModel):
 
     def _states(self, tokens: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The hidden state before each token of some sentences, in their order; 0 before `<S>`. (tokens, hidden)"""
-        states = np.zeros((int(lengths.sum()), self.shape["hidden"]), np.float32)
         if self.layer is None:
-            return states
-        firsts = np.cumsum(lengths) - lengths
-        memory = self.layer.start(ROWS_PER_PRODUCT)
-        for t in range(int(lengths.max()) - 1):
-            rows = np.flatnonzero(lengths > t + 1)
-            words = np.zeros(ROWS_PER_PRODUCT, np.int64)
-            words[rows] = tokens[begins[rows] + t]
-            memory = self.layer.step(words, memory)
-            states[firsts[rows] + t + 1] = memory[0][rows]
-        return states
+            return np.zeros((int(lengths.sum()), 0), np.float32)
+        return self.layer.run(tokens, begins, lengths)
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         tokens = np.append(context, END).astype(np.uint32)

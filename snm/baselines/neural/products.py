@@ -18,10 +18,14 @@ def tiles(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a @ b, ROWS_PER_PRODUCT rows at a time."""
-    padded = np.zeros((-len(a) % ROWS_PER_PRODUCT + len(a), a.shape[1]), a.dtype)
-    padded[: len(a)] = a
-    parts = [tile @ b for tile in tiles(padded)]
-    made: np.ndarray = np.concatenate(parts)[: len(a)] if len(parts) > 1 else parts[0][: len(a)]
+    made = np.empty((len(a), b.shape[1]), a.dtype)
+    whole = len(a) // ROWS_PER_PRODUCT * ROWS_PER_PRODUCT
+    for i in range(0, whole, ROWS_PER_PRODUCT):
+        np.matmul(a[i : i + ROWS_PER_PRODUCT], b, out=made[i : i + ROWS_PER_PRODUCT])
+    if whole < len(a):
+        rest = np.zeros((ROWS_PER_PRODUCT, a.shape[1]), a.dtype)
+        rest[: len(a) - whole] = a[whole:]
+        made[whole:] = (rest @ b)[: len(a) - whole]
     return made
 
 
