@@ -518,6 +518,28 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert set("".join(text)) >= set(snm.load(folder).generate("我们", seed=1, max_words=20))
 
 
+def test_the_server_divides_text(corpus_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="needs the package fastapi")
+    from snm.server import answers, prompts, requests
+    from snm.server.limits import Refusal
+
+    model = snm.train(corpus_file, tmp_path / "m", settings_of("snm", "characters"))
+    ((best,),) = answers.next_words(model, requests.NextRequest(texts=["a\nthe ol"], k=1))
+    assert best[0]["word"] == "d"
+    (((scored,),)) = answers.scores(model, requests.ScoreRequest(texts=["the cat"], words=True))
+    assert "".join(word["word"] for word in scored["words"]) == "the▁cat</S>"
+    ((explained,),) = answers.explanations(model, requests.ExplainRequest(texts=["cat"]))
+    assert [part["word"] for part in explained] == ["c", "a", "t", "</S>"]
+    report = answers.perplexity(model, requests.PerplexityRequest(text="the cat\n\na dog", sentences=True))
+    assert [line["tokens"] for line in report["results"]] == [8, 6]
+    rows = [
+        row for rows in answers.generated(model, requests.GenerateRequest(prompt="the old", seed=1)) for row in rows
+    ]
+    assert rows[0].startswith("the old")
+    with pytest.raises(Refusal, match="it has a tokenizer"):
+        prompts.prompt_of_text("the cat", model.vocabulary)
+
+
 def test_an_arpa_file_has_the_pieces(corpus_file: Path, tmp_path: Path) -> None:
     model = snm.train(corpus_file, tmp_path / "m", settings_of("kn", "characters"))
     snm.export_arpa(model, tmp_path / "arpa")

@@ -41,10 +41,16 @@ def info(path: str, as_json: bool) -> None:
     with manifest.opening(Path(path)):
         rows = [*describe(m), ("size", _size_text(m))]
     if "tokenizer" in m:
-        rows.append(("tokenizer", f"{m['tokenizer']['kind']}, SHA-256 {m['tokenizer']['sha256'][:12]}"))
+        rows.append(("tokenizer", _tokenizer_text(m)))
     rows.append(("written by", f"{m['written_by']}, format {m['version']}"))
     for name, value in rows:
         click.echo(f"{name:<13} {value}")
+
+
+def _tokenizer_text(m: dict[str, Any]) -> str:
+    kind, sha256 = m["tokenizer"]["kind"], m["tokenizer"]["sha256"]
+    has_file = any(name.startswith("tokenizer.") for name in m["files"])
+    return f"{kind}, SHA-256 {sha256[:12]}" if has_file else kind
 
 
 def _size_text(m: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from snm.layouts.tokens import END, UNKNOWN
 from snm.model import LanguageModel, draw_words, total_score
 from snm.scoring.lines import LineScores, score_block
 from snm.server.limits import MAX_EXPLAINED, Refusal
-from snm.server.prompts import prompt_of_text
+from snm.server.prompts import context_of, prompt_of_text, words_of
 from snm.server.requests import ExplainRequest, GenerateRequest, NextRequest, PerplexityRequest, ScoreRequest
 from snm.text.vocabulary import Vocabulary, split_words
 
@@ -101,6 +101,10 @@ def perplexity(model: LanguageModel, asked: PerplexityRequest) -> dict[str, Any]
 
 def _sentences(model: LanguageModel, text: str) -> Iterator[dict[str, Any]]:
     """The scores of the sentences of a text, `<UNK>` for words outside the vocabulary."""
+    if model.vocabulary.tokenizer is not None:
+        lines = _scored_lines(score_block(model, (text + "\n").encode(), spelled=False))
+        yield from (line for line in lines if line["tokens"])
+        return
     prompt = prompt_of_text(text + "\n", model.vocabulary)
     ids, p = np.array(prompt.ids), model.probabilities(prompt.tokens)[prompt.places]
     with np.errstate(divide="ignore"):
@@ -120,7 +124,7 @@ def _sentences(model: LanguageModel, text: str) -> Iterator[dict[str, Any]]:
 
 def next_words(model: LanguageModel, asked: NextRequest) -> Rows:
     for text in asked.texts:
-        p = model.distribution(prompt_of_text(text, model.vocabulary).context)
+        p = model.distribution(context_of(text, model))
         ids = np.arange(len(p)) if not asked.prefix else _beginning_with(model.vocabulary, asked.prefix)
         yield [_best(model.vocabulary, p, ids, asked.k)]
 
@@ -153,7 +157,7 @@ def _sorted_words(lines: bytes) -> tuple[list[str], np.ndarray]:
 
 def explanations(model: LanguageModel, asked: ExplainRequest) -> Rows:
     for text in asked.texts:
-        words = split_words(text)
+        words = words_of(text, model.vocabulary)
         has_words = bool(model.vocabulary.split(" ".join(words))[1])
         if len(words) > MAX_EXPLAINED:
             raise Refusal(413, f"texts: a text of {len(words):,} words; expected up to {MAX_EXPLAINED} to explain")
@@ -170,7 +174,7 @@ def _explained(explanation: Any, top: int) -> dict[str, Any]:
 
 def generated(model: LanguageModel, asked: GenerateRequest) -> Rows:
     """Sampled sentences; an empty group after every few words."""
-    prompt = split_words(asked.prompt)
+    prompt = words_of(asked.prompt, model.vocabulary)
     begin = model.context(prompt)
     for i in range(asked.n):
         random = np.random.default_rng(None if asked.seed is None else (asked.seed, i))
@@ -181,4 +185,5 @@ def generated(model: LanguageModel, asked: GenerateRequest) -> Rows:
                 words.append(model.vocabulary.words[word])
             if not count % WORDS:
                 yield []
-        yield [" ".join(words)]
+        tokenizer = model.vocabulary.tokenizer
+        yield [" ".join(words) if tokenizer is None else tokenizer.join(words)]

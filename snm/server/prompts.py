@@ -14,7 +14,7 @@ from snm.model import IDS, LanguageModel
 from snm.server.limits import Refusal
 from snm.text.encoding import are_targets
 from snm.text.fields import MARK, others
-from snm.text.vocabulary import ALIASES_OF_UNKNOWN, Vocabulary
+from snm.text.vocabulary import ALIASES_OF_UNKNOWN, Vocabulary, split_words
 
 _WHITE = " \t\n\v\f\r"
 _PIECES = re.compile(r"[ \t\r\v\f]*(?:\n[ \t\r\v\f\n]*|[^ \t\r\v\f\n]+|$)")
@@ -54,6 +54,7 @@ class Prompt:
 
 def prompt_of_text(text: str, vocabulary: Vocabulary) -> Prompt:
     """The tokens of a text with one sentence a line; blank lines, where `<S>` opens documents, separate these."""
+    _refuse_tokenizer(vocabulary)
     pieces, ids, tokens, waiting = list[str](), list[int](), [BEGIN], ""
     opens = True  # whether fields may come here
     for match in _PIECES.finditer(text):
@@ -75,6 +76,27 @@ def prompt_of_text(text: str, vocabulary: Vocabulary) -> Prompt:
     return Prompt(pieces, ids, np.array(tokens, IDS), vocabulary.first_field)
 
 
+def _refuse_tokenizer(vocabulary: Vocabulary) -> None:
+    """Refuse a model whose tokens are not words: their characters are not known one by one."""
+    if vocabulary.tokenizer is not None:
+        raise Refusal(
+            400, "model: it has a tokenizer, whose pieces completions do not know; ask for scores, perplexity, next "
+            "words, explanations or generated sentences"
+        )  # fmt: skip
+
+
+def words_of(text: str, vocabulary: Vocabulary) -> list[str]:
+    """The words of a line; the pieces, where the model has a tokenizer."""
+    return split_words(text) if vocabulary.tokenizer is None else vocabulary.tokenizer.pieces(text)
+
+
+def context_of(text: str, model: LanguageModel) -> np.ndarray:
+    """What the next word after a text follows: of several lines, the last one counts. (words,) uint32"""
+    if model.vocabulary.tokenizer is not None:
+        return model.context(text.rpartition("\n")[2])
+    return prompt_of_text(text, model.vocabulary).context
+
+
 def _field(word: str, vocabulary: Vocabulary) -> int | None:
     """The id of a field's value, such as `speaker=ann`; None if it is a word."""
     name, separator, _ = word.partition("=")
@@ -90,6 +112,7 @@ def _known(word: str, vocabulary: Vocabulary) -> int:
 
 def prompt_of_ids(ids: Sequence[int], vocabulary: Vocabulary) -> Prompt:
     """The same for a text of word ids; the id of `</S>` ends a sentence."""
+    _refuse_tokenizer(vocabulary)
     wrong = [i for i in ids if not END <= i < vocabulary.first_field]
     if wrong:
         raise Refusal(
