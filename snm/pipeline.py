@@ -3,10 +3,9 @@
     read_text -> hold_out -> make_extractor -> count -> adjust -> build -> fit_gate -> finish
 
 Backoff models branch off after counting (`smooth`), neural ones after the text is held out (`fit_network`); a hybrid
-trains an SNM and a network. Where a
-slice of the training text was held out, an SNM is counted a second time with the whole text: the adjustment and the
-gate stay. `count_text` ends after counting, and `train` may begin with what it wrote: then the tokens, and the counts
-of the whole text, are read from there.
+trains an SNM and a network. Where a slice of the training text was held out, an SNM is counted a second time with the
+whole text: the adjustment and the gate stay. `count_text` ends after counting, and `train` may begin with what it
+wrote: then the tokens, and the counts of the whole text, are read from there.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_threads_agree_within_two_percent_of_perplexity(
 def test_annotations_on_disk_give_the_same_model(longer_file: Path, tmp_path: Path) -> None:
     """The counts of events take 4 bytes a feature; if they do not fit into memory, they are on disk, coded."""
     spec = "snm10-skip"
-    small = Settings(features=spec, threads=1, memory=512 << 20)
+    small = Settings(features=spec, threads=1, memory=512 << 20, folds=0)
     assert small.memory > 4000 * 12 * 65 * 8  # about 25 MB: in memory by default
     models = [train([longer_file], tmp_path / "memory", small)]
     with pytest.MonkeyPatch.context() as patch:

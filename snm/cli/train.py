@@ -80,15 +80,15 @@ OPTIONS = [
         help="Lines may begin with these fields, such as 'speaker=ann topic=law'; NAMES are speaker,topic. Their "
         "values become features, and are never predicted. All commands take such lines then."),
 
-    option("--folds", group="Estimation", type=Number(0),
-        help="Learn the gate from so many parts of the text, each under a model of the others, which takes as many "
-        "trainings more; 0 for a slice that is held out.  [default: 4 up to 2 M tokens without --dev, above 0]"),
     option("--prune", group="Features", type=Number(1, 1 << 31), default=2, show_default=True,
         help="Leave out features seen less often than this, except n-grams of up to five words."),
     option("--classes", group="Features", type=Number(4, 65536),
         help="Number of word classes to learn, where the features use them.  [default: 256; 64 from a text of up to "
         "2 M tokens]"),
 
+    option("--folds", group="Estimation", type=Number(0),
+        help="Learn the gate from so many parts of the text, each under a model of the others, which takes as many "
+        "trainings more; 0 for a slice that is held out.  [default: 4 up to 2 M tokens without --dev, above 0]"),
     option("--gate", group="Estimation", type=Number(0), default=64, show_default=True,
         help="Hidden units of the gate, which weighs the features of an event against each other; 0 for none."),
     option("--discounts", group="Estimation", type=click.Choice(["modified", "single"]), default="modified",

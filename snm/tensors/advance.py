@@ -129,7 +129,7 @@ class TensorModel:
     def _ids_of(self, labels: Sequence[str] | None) -> np.ndarray:
         if labels is None:
             return np.arange(len(self.vocabulary), dtype=np.int64)
-        if isinstance(labels, str) or not isinstance(labels, Iterable):
+        if isinstance(labels, str) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
             raise SettingsError(f"labels is {shown(labels)}; expected a list of strings")
         labels = list(labels)
         if not labels or not all(isinstance(label, str) for label in labels):

@@ -312,12 +312,12 @@ KINDS = (*_PLAIN, *_PACKAGED)
 
 def open_tokenizer(named: str | os.PathLike[str] | Tokenizer | None) -> Tokenizer | None:
     """The tokenizer of this name or in this file, validated; None for white space."""
-    if named is None or named == WHITE_SPACE:
-        return None
-    if isinstance(named, Tokenizer):
+    if named is None or isinstance(named, Tokenizer):
         return named
     if not isinstance(named, str | os.PathLike) or not os.fspath(named):
         raise SettingsError(f"tokenizer is {shown(named)}; expected {_EXPECTED}")
+    if named == WHITE_SPACE:
+        return None
     if named in _PLAIN:
         return _PLAIN[str(named)]()
     path = Path(named)
