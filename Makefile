@@ -76,6 +76,8 @@ DECODERS ?= kenlm flashlight-text
 # pyctcdecode needs NumPy 1, so it has an environment of its own; without it, its tests are skipped
 PYCTCDECODE ?= pyctcdecode kenlm transformers 'numpy<2'
 
+# Without it the tests of the Hub are skipped
+HUB ?= huggingface_hub
 # Without these the tests of the server are skipped; without Chromium, which playwright drives, those of its page
 SERVER ?= fastapi uvicorn prometheus_client openai schemathesis playwright axe-playwright-python
 CHROMIUM ?= chromium
@@ -88,6 +90,7 @@ $(VENV)/installed-dev: $(VENV)/installed $(VENV)-pyctcdecode/installed
 	$(BIN)/pip install --quiet $(DECODERS) || echo "cannot install $(DECODERS): snm.kenlm and the decoders are not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(FILTERS),'$(package)') || echo "cannot install $(FILTERS): filters of Parquet, datatrove and datasets are not tested"
 	$(BIN)/pip install --quiet $(TOKENIZERS) || echo "cannot install $(TOKENIZERS): their tokenizers are not tested"
+	$(BIN)/pip install --quiet $(HUB) || echo "cannot install $(HUB): the Hub is not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(SERVER),'$(package)') || echo "cannot install $(SERVER): the server is not tested"
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends $(CHROMIUM) >/dev/null; } \
 	|| echo "cannot install $(CHROMIUM): the server's page is not tested"
