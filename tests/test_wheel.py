@@ -93,7 +93,7 @@ def installed(wheel: Path) -> Path:
 
 
 def take_kernels(site: Path) -> None:
-    """Give the installed modules the times of those of the checkout, whose compiled kernels are valid then, and these."""
+    """Give installed modules the times of those of the checkout, so that its compiled kernels are valid, and these."""
     for path in (site / "snm").rglob("*.py"):
         shutil.copystat(ROOT / path.relative_to(site), path)
     for path in (ROOT / "snm").rglob("*.nb[ic]"):
