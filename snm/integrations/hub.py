@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from snm import parallel, storage
-from snm.arguments import flag, functions, shown
+from snm.arguments import file_path, flag, functions, shown
 from snm.errors import FormatError, InputError, MissingExtra, ModelNotFound, SettingsError, SnmError
 from snm.integrations.model_card import model_card
 from snm.loading import is_arpa, load
@@ -47,11 +47,13 @@ def from_pretrained(
     `token`: by default, that of `hf auth login` or of the environment (HF_TOKEN).
     """
     functions(progress=progress)
-    if not os.path.exists(name):
-        return load(download(name, revision=revision, token=token, cache_dir=cache_dir, progress=progress))
-    if revision is not None:
-        raise SettingsError(f"{name} is on disk and has no revisions; leave out the revision, or use another name")
-    return load(name, progress=progress)
+    if os.path.exists(file_path("name", name)):
+        if revision is not None:
+            raise SettingsError(f"{name} is on disk and has no revisions; leave out the revision, or use another name")
+        return load(name, progress=progress)
+    if not REPOSITORY.fullmatch(str(name)):
+        raise ModelNotFound(f"{name}: no such model on disk, and no name of one on the Hub: owner/name")
+    return load(download(str(name), revision=revision, token=token, cache_dir=cache_dir, progress=progress))
 
 
 def pull(
@@ -68,7 +70,7 @@ def pull(
 
 
 def download(
-    name: str | Path, *, revision: str | None = None, token: str | bool | None = None,
+    name: str, *, revision: str | None = None, token: str | bool | None = None,
     cache_dir: str | Path | None = None, progress: Progress = silent,
 ) -> Path:  # fmt: skip
     """Download a model of the Hub, unless the cache has it; return its folder in the cache.
@@ -116,7 +118,7 @@ def push_to_hub(
         raise SettingsError(f"{model.path} is an ARPA file; snm import makes a model of it, which can be uploaded")
     storage.check_files(folder)
     add = hub.CommitOperationAdd
-    files = [add(file, folder / file) for file in (*model.manifest["files"], MANIFEST)]
+    files = [add(file, folder / file) for file in (*storage.read_manifest(folder)["files"], MANIFEST)]
     with _explained(name, "upload to"), _quiet():
         api = hub.HfApi(token=token, library_name="snm", library_version=__version__)
         address = str(api.create_repo(name, private=private, exist_ok=True))
@@ -138,10 +140,10 @@ def client(purpose: str) -> Any:
     return huggingface_hub
 
 
-def repository_name(name: str | Path) -> str:
+def repository_name(name: str) -> str:
     """A validated name of a repository."""
     if not isinstance(name, str) or not REPOSITORY.fullmatch(name):
-        raise ModelNotFound(f"{shown(str(name))}: no such model, and not the name of one on the Hub: owner/name")
+        raise SettingsError(f"{shown(str(name))} is no name of a model on the Hub; expected owner/name")
     return name
 
 
@@ -202,8 +204,9 @@ def _explained(name: str, what: str) -> Iterator[None]:
 
 def _line(error: BaseException) -> str:
     """What an error of another package says, and its cause, on one line."""
-    says = " ".join(str(error).split())[:LONGEST] or type(error).__name__
-    return says if error.__cause__ is None else f"{says} ({_line(error.__cause__)})"
+    says = " ".join(str(error).split())[:LONGEST].rstrip(".") or type(error).__name__
+    cause = "" if error.__cause__ is None else _line(error.__cause__)
+    return says if cause in says else f"{says} ({cause})"
 
 
 def _bar(advance: Advance) -> type:
