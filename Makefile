@@ -89,12 +89,14 @@ dist: $(VENV)-tools/installed
 	$(TOOLS)/python -m build --outdir dist
 	$(MAKE) sbom
 
-# What the wheel brings into an empty environment, in CycloneDX
+# What the wheel brings into an empty environment, in CycloneDX. Its tool reads no version that is dynamic
 sbom: $(VENV)-tools/installed
 	$(PYTHON) -m venv --clear --without-pip build/wheel
 	$(TOOLS)/uv pip install --quiet --python build/wheel/bin/python dist/*.whl
-	$(TOOLS)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
-		--output-format JSON --output-file "$$(echo dist/*.whl | sed 's/-py3-none-any.whl$$/.cdx.json/')" build/wheel/bin/python
+	version=$$(build/wheel/bin/python -c 'import snm; print(snm.__version__)') && \
+	sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > build/pyproject.toml && \
+	$(TOOLS)/cyclonedx-py environment --pyproject build/pyproject.toml --mc-type library --output-reproducible \
+		--output-format JSON --output-file dist/snm-$$version.cdx.json build/wheel/bin/python
 
 $(VENV)-tools/installed:
 	$(PYTHON) -m venv $(VENV)-tools
