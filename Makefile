@@ -41,7 +41,7 @@ test-bounds: $(VENV)/installed-dev
 MINIMUM_EXTRAS := test,hub,parquet,sentencepiece,serve,tokenizers,url
 MINIMUM_TESTS := backoff cli exchange features filtering golden hub model scoring server storage text tokenizers wheel
 test-minimum: $(VENV)-tools/installed
-	$(PYTHON) -m venv --clear --without-pip build/minimum
+	$(PYTHON) -m venv --clear build/minimum
 	$(TOOLS)/uv pip install --quiet --python build/minimum/bin/python --resolution lowest-direct -e '.[$(MINIMUM_EXTRAS)]'
 	NUMBA_CACHE_DIR=$(CURDIR)/build/minimum-kernels build/minimum/bin/python -m pytest $(MINIMUM_TESTS:%=tests/test_%.py)
 
