@@ -4,16 +4,22 @@
 # make test-bounds  run the tests with Numba's bounds checks
 # make bench        measure speed, memory and size on CORPUS (a folder of text), and KenLM's (in KENLM or on PATH)
 # make check        format, lint, types and tests: what a change has to pass
+# make test-minimum run the core tests with the oldest versions of dependencies that pyproject.toml allows
 # make docs         write the command reference and the import graph
+# make locked       install the test environment from requirements/test.txt: fixed versions, verified hashes
+# make lock         write requirements/test.txt anew, with the newest versions
+# make dist         build the source archive and the wheel in dist, and the wheel's bill of materials
+# make audit        look up known vulnerabilities of the locked packages
 # Each creates its own environment in .venv the first time.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TOOLS := $(VENV)-tools/bin
 # without this setting, `import snm` in the folder above the checkout imports the checkout instead of the package
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test test-gpu test-bounds bench lint types format check docs clean
+.PHONY: demo test test-gpu test-bounds test-minimum bench lint types format check docs locked lock dist sbom audit clean
 
 demo: $(VENV)/installed
 	$(BIN)/snm demo
@@ -30,6 +36,14 @@ BOUNDS_TESTS := adjustment arpa backoff classes counts exchange features format 
 	metafeatures mixing model parity scoring storage text
 test-bounds: $(VENV)/installed-dev
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds-checked $(BIN)/python -m pytest $(BOUNDS_TESTS:%=tests/test_%.py)
+
+# What these tests need is installed in its oldest versions too. Compiled code depends on the version of Numba.
+MINIMUM_EXTRAS := test,hub,parquet,sentencepiece,serve,tokenizers,url
+MINIMUM_TESTS := backoff cli exchange features filtering golden hub model scoring server storage text tokenizers wheel
+test-minimum: $(VENV)-tools/installed
+	$(PYTHON) -m venv --clear build/minimum
+	$(TOOLS)/uv pip install --quiet --python build/minimum/bin/python --resolution lowest-direct -e '.[$(MINIMUM_EXTRAS)]'
+	NUMBA_CACHE_DIR=$(CURDIR)/build/minimum-kernels build/minimum/bin/python -m pytest $(MINIMUM_TESTS:%=tests/test_%.py)
 
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet kenlm
@@ -55,6 +69,41 @@ docs: $(VENV)/installed
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/import_graph.py
 
+# The lock has what is installed below, but not PyTorch and Triton, whose builds differ, and what pip has to compile.
+# `make locked test` keeps its versions: pip finds them installed.
+LOCK := requirements/test.txt
+locked:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes -r $(LOCK)
+
+lock: $(VENV)-tools/installed
+	printf '%s\n' $(foreach package,$(RAY) $(FILTERS) $(TOKENIZERS) $(HUB) $(SERVER),'$(package)') > build/test.in
+	$(TOOLS)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --no-annotate --custom-compile-command 'make lock' --extra dev -o $(LOCK) pyproject.toml build/test.in
+
+audit: $(VENV)-tools/installed
+	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes -r $(LOCK)
+
+dist: $(VENV)-tools/installed
+	rm -rf dist
+	$(TOOLS)/python -m build --outdir dist
+	$(MAKE) sbom
+
+# What the wheel brings into an empty environment, in CycloneDX. Its tool reads no version that is dynamic
+sbom: $(VENV)-tools/installed
+	$(PYTHON) -m venv --clear --without-pip build/wheel
+	$(TOOLS)/uv pip install --quiet --python build/wheel/bin/python dist/*.whl
+	version=$$(build/wheel/bin/python -c 'import snm; print(snm.__version__)') && \
+	sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > build/pyproject.toml && \
+	$(TOOLS)/cyclonedx-py environment --pyproject build/pyproject.toml --mc-type library --output-reproducible \
+		--output-format JSON --output-file dist/snm-$$version.cdx.json build/wheel/bin/python
+
+$(VENV)-tools/installed:
+	$(PYTHON) -m venv $(VENV)-tools
+	$(TOOLS)/pip install --quiet build cyclonedx-bom pip-audit uv
+	mkdir -p build
+	touch $@
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(EDITABLE) .
@@ -76,6 +125,8 @@ DECODERS ?= kenlm flashlight-text
 # pyctcdecode needs NumPy 1, so it has an environment of its own; without it, its tests are skipped
 PYCTCDECODE ?= pyctcdecode kenlm transformers 'numpy<2'
 
+# Without it the tests of the Hub are skipped
+HUB ?= huggingface_hub
 # Without these the tests of the server are skipped; without Chromium, which playwright drives, those of its page
 SERVER ?= fastapi uvicorn prometheus_client openai schemathesis playwright axe-playwright-python
 CHROMIUM ?= chromium
@@ -88,6 +139,7 @@ $(VENV)/installed-dev: $(VENV)/installed $(VENV)-pyctcdecode/installed
 	$(BIN)/pip install --quiet $(DECODERS) || echo "cannot install $(DECODERS): snm.kenlm and the decoders are not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(FILTERS),'$(package)') || echo "cannot install $(FILTERS): filters of Parquet, datatrove and datasets are not tested"
 	$(BIN)/pip install --quiet $(TOKENIZERS) || echo "cannot install $(TOKENIZERS): their tokenizers are not tested"
+	$(BIN)/pip install --quiet $(HUB) || echo "cannot install $(HUB): the Hub is not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(SERVER),'$(package)') || echo "cannot install $(SERVER): the server is not tested"
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends $(CHROMIUM) >/dev/null; } \
 	|| echo "cannot install $(CHROMIUM): the server's page is not tested"
@@ -100,5 +152,5 @@ $(VENV)-pyctcdecode/installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-pyctcdecode build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-pyctcdecode $(VENV)-tools build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -27,7 +27,7 @@ ROOMS: list[list[str]] = [
     ["baselines"],
     ["loading"],
     ["kenlm"],
-    ["evaluation", "mixing", "settings", "sources"],
+    ["description", "evaluation", "mixing", "settings", "sources"],
     ["hybrids", "pruning"],
     ["projection"],
     ["cluster"],

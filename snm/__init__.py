@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from snm.filtering import TextPerplexity as TextPerplexity
     from snm.filtering import filter_text as filter_text
     from snm.hybrids import mix_gated as mix_gated
+    from snm.integrations.hub import from_pretrained as from_pretrained
+    from snm.integrations.hub import push_to_hub as push_to_hub
     from snm.loading import load as load
     from snm.mixing import mix as mix
     from snm.model import Explanation as Explanation
@@ -92,6 +94,7 @@ _HOME = {
     "export_arpa": "exporting",
     "filter_text": "filtering",
     "feature_family": "features.families",
+    "from_pretrained": "integrations.hub",
     "import_arpa": "baselines.backoff.arpa",
     "load": "loading",
     "merge_counts": "counted",
@@ -100,6 +103,7 @@ _HOME = {
     "paper_settings": "settings",
     "plan": "planning.plan",
     "prune": "pruning.models",
+    "push_to_hub": "integrations.hub",
     "train": "pipeline",
     "tune": "planning.tuning",
     "verify": "evaluation",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -27,6 +28,9 @@ from snm.errors import FormatError, InputError, MissingExtra, ModelNotFound, Set
 from snm.storage import MANIFEST, read_fully
 
 COPIED_BYTES = 16 << 20  # at a time
+MAX_MANIFEST = 8 << 20  # bytes: JSON takes many times its size in memory
+FILE_NAME = re.compile(r"(\w[\w.-]*/){0,8}\w[\w.-]*", re.ASCII)
+"""Names of a model's files: no hidden ones, none outside its folder."""
 
 
 def is_url(name: object) -> bool:
@@ -113,18 +117,27 @@ def download_model(folder: Folder, path: Path) -> None:
     """Copy a model to a folder of this machine."""
     try:
         manifest = folder.read(MANIFEST)
-        files = [str(name) for name in json.loads(manifest)["files"]]
     except FileNotFoundError:
         raise ModelNotFound(f"{folder.where}: no such model") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{folder.where}/{MANIFEST} is damaged ({shown(error)}); restore the model") from error
-    for name in files:
+    for name in listed_files(manifest, folder.where):
         target = path / name
-        if not target.resolve().is_relative_to(path.resolve()):
-            raise FormatError(f"{folder.where}/{MANIFEST} is damaged: it lists the file {shown(name)}")
         target.parent.mkdir(parents=True, exist_ok=True)
         folder.download(name, target)
     (path / MANIFEST).write_bytes(manifest)
+
+
+def listed_files(manifest: bytes, where: str) -> dict[str, int]:
+    """The files that a manifest lists, and their bytes. Names that a model's files cannot have raise an error."""
+    if len(manifest) > MAX_MANIFEST:
+        raise FormatError(f"{where}/{MANIFEST} is damaged: it has more than {MAX_MANIFEST:,} bytes")
+    try:
+        files = {str(name): int(entry["bytes"]) for name, entry in json.loads(manifest)["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise FormatError(f"{where}/{MANIFEST} is damaged ({shown(error)}); restore the model") from error
+    for name in files:
+        if not FILE_NAME.fullmatch(name):
+            raise FormatError(f"{where}/{MANIFEST} is damaged: it lists the file {shown(name)}")
+    return files
 
 
 class Folder:

@@ -1,18 +1,24 @@
-"""The wheel: a user's script is moved to SNM by changing one line of it.
+"""The wheel: in an empty environment three lines make a model, and a script of kenlm's changes one line.
 
-The wheel is built from the checkout, and its files are a folder of their own: nothing else of the checkout is seen.
+The source archive is built from the checkout, and the wheel from the archive. Its files are in a folder of their own:
+nothing else of the checkout is seen.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import snm
 
@@ -47,29 +53,53 @@ for line in open(sys.argv[2], encoding="utf-8"):
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files of the wheel, and the compiled kernels of the checkout."""
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive of the checkout."""
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("needs the package setuptools, to build the wheel")
+    folder = tmp_path_factory.mktemp("archive")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("snm", "tests", "docs", "benchmarks", "conda", "requirements"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, folder)
+    build = "import setuptools.build_meta as b; b.build_sdist('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=folder, capture_output=True, check=True)
+    (made,) = (folder / "dist").iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that pip builds from the source archive, as for a release."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    shutil.copytree(ROOT / "snm", source / "snm", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", "."]
-    made = subprocess.run([*build, str(source)], cwd=folder, capture_output=True, text=True, check=False)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    made = subprocess.run([*build, "-w", ".", str(archive)], cwd=folder, capture_output=True, text=True, check=False)
     if made.returncode:
         pytest.skip(f"pip cannot build the wheel here: {made.stderr.strip().splitlines()[-1:]}")
-    (wheel,) = folder.glob("*.whl")
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """A folder with the files of the wheel, and the compiled kernels of the checkout."""
+    site = wheel.parent / "site"
     with zipfile.ZipFile(wheel) as file:
-        file.extractall(folder / "site")
-    for path in (folder / "site" / "snm").rglob("*.py"):
-        shutil.copystat(ROOT / path.relative_to(folder / "site"), path)
+        file.extractall(site)
+    take_kernels(site)
+    return site
+
+
+def take_kernels(site: Path) -> None:
+    """Give installed modules the times of those of the checkout, so that its compiled kernels are valid, and these."""
+    for path in (site / "snm").rglob("*.py"):
+        shutil.copystat(ROOT / path.relative_to(site), path)
     for path in (ROOT / "snm").rglob("*.nb[ic]"):
-        target = folder / "site" / path.relative_to(ROOT)
+        target = site / path.relative_to(ROOT)
         target.parent.mkdir(exist_ok=True)
         shutil.copy2(path, target)
-    return folder / "site"
 
 
 def run(installed: Path, script: str, *arguments: object) -> str:
@@ -100,6 +130,96 @@ def test_the_wheel_has_all_modules_and_no_tests(installed: Path) -> None:
     assert found == {path.relative_to(ROOT).as_posix() for path in (ROOT / "snm").rglob("*.py")}
     assert (installed / "snm" / "py.typed").exists()
     assert run(installed, "import snm; print(snm.__file__)").strip() == str(installed / "snm" / "__init__.py")
+
+
+def test_the_wheel_is_pure(wheel: Path) -> None:
+    assert wheel.name == f"snm-{snm.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as file:
+        folders = {name.partition("/")[0] for name in file.namelist()}
+        (license,) = [name for name in file.namelist() if name.endswith("/LICENSE")]
+    assert folders == {"snm", f"snm-{snm.__version__}.dist-info"}
+    assert license.startswith(f"snm-{snm.__version__}.dist-info/")
+
+
+def test_the_archive_is_the_checkout(archive: Path) -> None:
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("needs a checkout of git")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tracked = {name for name in listed.stdout.split("\0") if name and not name.startswith(".")}
+    with tarfile.open(archive) as file:
+        found = {member.name.partition("/")[2] for member in file.getmembers() if member.isfile()}
+    assert tracked - found == set()
+    generated = {name for name in found - tracked if not name.startswith("snm.egg-info/")}
+    assert {name for name in generated if (ROOT / name).exists()} <= set(untracked())
+    assert generated - set(untracked()) == {"PKG-INFO", "setup.cfg"}
+
+
+def untracked() -> list[str]:
+    """Files that are not committed yet."""
+    command = ["git", "ls-files", "-z", "--others", "--exclude-standard"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+
+
+def dependencies(name: str) -> dict[str, metadata.Distribution]:
+    """The installed packages that one needs, without extras, however indirectly."""
+    found: dict[str, metadata.Distribution] = {}
+    left = list(metadata.requires(name) or [])
+    while left:
+        needed = Requirement(left.pop())
+        if (needed.marker is None or needed.marker.evaluate({"extra": ""})) and needed.name not in found:
+            found[needed.name] = metadata.distribution(needed.name)
+            left += metadata.requires(needed.name) or []
+    return found
+
+
+@pytest.fixture(scope="module")
+def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment in which pip has installed the wheel: it and what it needs, and nothing else.
+
+    Nothing is downloaded: the packages that it needs are linked from the environment of the tests.
+    """
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    venv.create(folder, with_pip=False, symlinks=os.name != "nt")
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    where = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip())
+    for package in dependencies("snm").values():
+        for part in {file.parts[0] for file in package.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            link(Path(str(package.locate_file(part))), site / part)
+    install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--quiet", "--no-index", str(wheel)]
+    made = subprocess.run(install, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    take_kernels(site)
+    return python
+
+
+def link(source: Path, target: Path) -> None:
+    try:
+        target.symlink_to(source)
+    except OSError:  # Windows wants a privilege
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+
+
+def test_the_first_model_takes_three_lines_in_an_empty_environment(
+    empty: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    """The three lines are those of the README."""
+    block = (ROOT / "README.md").read_text().split("three lines")[1].split("```python\n")[1].split("```")[0]
+    assert len([line for line in block.splitlines() if line]) == 3
+    shutil.copy(corpus_file, tmp_path / "train.txt")
+    command = [str(empty), "-P", "-W", "error", "-c", block]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (made.returncode, made.stderr) == (0, "")
+    (first, p), *_ = eval(made.stdout)
+    assert first in ("cat", "dog", "old")
+    assert p == pytest.approx(snm.load(tmp_path / "my.model").next_words("the", k=3)[0][1])
+    listed = subprocess.run(
+        [str(empty), "-c", "from importlib.metadata import distributions as d; print(*sorted(x.name for x in d()))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert set(listed) == {"snm", *(package.name for package in dependencies("snm").values())}
+    version = subprocess.run([str(empty.with_name("snm")), "--version"], capture_output=True, text=True, check=True)
+    assert snm.__version__ in version.stdout
 
 
 @pytest.mark.parametrize("script", [SCRIPT, FILTER], ids=["scoring", "filtering"])

@@ -8,6 +8,7 @@ from snm.cli import (
     convert,
     counts,
     filtering,
+    hub,
     inspect,
     plan,
     prune,
@@ -38,6 +39,7 @@ for command in (
     filtering.filter_command, rescoring.rescore_command,
     inspect.info, inspect.verify,
     convert.export, convert.import_arpa, convert.mix, convert.adapt, prune.prune,
+    hub.push, hub.pull,
     reproduce.reproduce, reproduce.demo, warmup.warmup,
 ):  # fmt: skip
     main.add_command(command)
