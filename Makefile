@@ -37,13 +37,15 @@ BOUNDS_TESTS := adjustment arpa backoff classes counts exchange features format 
 test-bounds: $(VENV)/installed-dev
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds-checked $(BIN)/python -m pytest $(BOUNDS_TESTS:%=tests/test_%.py)
 
-# What these tests need is installed in its oldest versions too. Compiled code depends on the version of Numba.
+# What these tests need is installed in its oldest versions too, which use what newer packages deprecate. Compiled code
+# depends on the version of Numba.
 MINIMUM_EXTRAS := test,hub,parquet,sentencepiece,serve,tokenizers,url
 MINIMUM_TESTS := backoff cli exchange features filtering golden hub model scoring server storage text tokenizers wheel
 test-minimum: $(VENV)-tools/installed
 	$(PYTHON) -m venv --clear build/minimum
 	$(TOOLS)/uv pip install --quiet --python build/minimum/bin/python --resolution lowest-direct -e '.[$(MINIMUM_EXTRAS)]'
-	NUMBA_CACHE_DIR=$(CURDIR)/build/minimum-kernels build/minimum/bin/python -m pytest $(MINIMUM_TESTS:%=tests/test_%.py)
+	NUMBA_CACHE_DIR=$(CURDIR)/build/minimum-kernels build/minimum/bin/python -m pytest -W ignore::DeprecationWarning \
+		$(MINIMUM_TESTS:%=tests/test_%.py)
 
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet kenlm

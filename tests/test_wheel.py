@@ -187,7 +187,8 @@ def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for part in {file.parts[0] for file in package.files or [] if file.parts[0] not in ("..", "__pycache__")}:
             link(Path(str(package.locate_file(part))), site / part)
     install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--quiet", "--no-index", str(wheel)]
-    made = subprocess.run(install, capture_output=True, text=True, check=False)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    made = subprocess.run(install, capture_output=True, text=True, check=False, env=clean)
     assert made.returncode == 0, made.stderr
     take_kernels(site)
     return python
@@ -207,14 +208,14 @@ def test_the_first_model_takes_three_lines_in_an_empty_environment(
     block = (ROOT / "README.md").read_text().split("three lines")[1].split("```python\n")[1].split("```")[0]
     assert len([line for line in block.splitlines() if line]) == 3
     shutil.copy(corpus_file, tmp_path / "train.txt")
-    command = [str(empty), "-P", "-W", "error", "-c", block]
+    command = [str(empty), "-I", "-W", "error", "-c", block]
     made = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (made.returncode, made.stderr) == (0, "")
     (first, p), *_ = eval(made.stdout)
     assert first in ("cat", "dog", "old")
     assert p == pytest.approx(snm.load(tmp_path / "my.model").next_words("the", k=3)[0][1])
     listed = subprocess.run(
-        [str(empty), "-c", "from importlib.metadata import distributions as d; print(*sorted(x.name for x in d()))"],
+        [str(empty), "-I", "-c", "from importlib.metadata import distributions as d; print(*sorted(x.name for x in d()))"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert set(listed) == {"snm", *(package.name for package in dependencies("snm").values())}
