@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "snm"
 ROOMS: list[list[str]] = [
     ["errors", "progress", "system", "version"],
-    ["arguments", "parallel", "memory", "devices", "storage", "remote"],
+    ["arguments", "parallel", "memory", "devices", "storage", "remote", "markup"],
     ["layouts"],
     ["kernels"],
     ["text"],
@@ -22,7 +22,7 @@ ROOMS: list[list[str]] = [
     ["matrix"],
     ["gate"],
     ["tensors"],
-    ["model", "manifest"],
+    ["model", "manifest", "describing"],
     ["scoring"],
     ["baselines"],
     ["loading"],
@@ -38,6 +38,7 @@ ROOMS: list[list[str]] = [
     ["pipeline", "integrations", "decoding", "rescoring"],
     ["exporting"],
     ["reproduction", "demo", "warmup", "planning", "adapting"],
+    ["reporting"],
     ["server"],
     ["cli"],
 ]
