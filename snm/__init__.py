@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from snm.planning.tuning import Tuning as Tuning
     from snm.planning.tuning import tune as tune
     from snm.pruning.models import prune as prune
+    from snm.reporting.report import Comparison as Comparison
+    from snm.reporting.report import Report as Report
+    from snm.reporting.report import compare as compare
+    from snm.reporting.report import report as report
     from snm.scoring.hybrid import HybridModel as HybridModel
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BackoffModel": "baselines.backoff.model",
+    "Comparison": "reporting.report",
     "CountedText": "counted",
     "Explanation": "model",
     "FilterReport": "filtering",
@@ -75,6 +80,7 @@ _HOME = {
     "NeuralModel": "baselines.neural.model",
     "PerplexityReport": "model",
     "Plan": "planning.plan",
+    "Report": "reporting.report",
     "Settings": "settings",
     "SnmError": "errors",
     "SnmModel": "scoring.model",
@@ -88,6 +94,7 @@ _HOME = {
     "Tuning": "planning.tuning",
     "Vocabulary": "text.vocabulary",
     "adapt": "adapting",
+    "compare": "reporting.report",
     "count_text": "pipeline",
     "export_arpa": "exporting",
     "filter_text": "filtering",
@@ -100,6 +107,7 @@ _HOME = {
     "paper_settings": "settings",
     "plan": "planning.plan",
     "prune": "pruning.models",
+    "report": "reporting.report",
     "train": "pipeline",
     "tune": "planning.tuning",
     "verify": "evaluation",

@@ -18,14 +18,20 @@ from snm.cli.options import (
     on_error_option,
     print_json,
 )
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.terminal import notify
 
 
-@click.command()
+@click.command(cls=Plotted)
 @model_argument
+@plot_option
+@import_option
 @json_option
-def info(path: str, as_json: bool) -> None:
-    """Describe MODEL: features, size, training."""
+def info(path: str, plot: str | None, as_json: bool) -> None:
+    """Describe MODEL: features, size, training.
+
+    --plot draws rows, links and bytes by feature type, and learning curves.
+    """
     from snm import manifest
     from snm.describing import describe
 
@@ -35,6 +41,10 @@ def info(path: str, as_json: bool) -> None:
         return
     for name, value in describe(m, Path(path)):
         click.echo(f"{name:<13} {value}")
+    if plot is not None:
+        from snm.reporting.plots import of_model
+
+        show(of_model(load_model(path)), plot)
 
 
 @click.command()

@@ -11,6 +11,7 @@ from snm.cli import (
     inspect,
     plan,
     prune,
+    report,
     reproduce,
     rescoring,
     score,
@@ -36,7 +37,7 @@ for command in (
     train.train, plan.plan, counts.vocab, counts.count, counts.merge,
     score.ppl, score.score, score.next_words, score.generate, score.explain, serve.serve,
     filtering.filter_command, rescoring.rescore_command,
-    inspect.info, inspect.verify,
+    inspect.info, inspect.verify, report.report, report.compare,
     convert.export, convert.import_arpa, convert.mix, convert.adapt, prune.prune,
     reproduce.reproduce, reproduce.demo, warmup.warmup,
 ):  # fmt: skip

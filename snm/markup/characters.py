@@ -23,7 +23,7 @@ def draw(chart: Chart, columns: int, plain: bool = False) -> list[str]:
     return [cut(line, columns).rstrip() for line in made]
 
 
-_ASCII = str.maketrans({"–": "-", "…": ".", "∞": "i", "→": ">", "↑": "^", "│": "|", "─": "-", "●": "o", "├": "|", "┤": "|"})
+_ASCII = str.maketrans("–…∞→↑│─●├┤·█▒░▓", "-.i>^|-o||.#=-:")
 
 
 def width_of(text: str) -> int:
@@ -112,8 +112,8 @@ _BRAILLE = ((0, 0, 1), (0, 1, 2), (0, 2, 4), (1, 0, 8), (1, 1, 16), (1, 2, 32), 
 def _cell(dots: set[tuple[int, int]], column: int, row: int, plain: bool) -> str:
     if plain:
         return "*" if (column, row) in dots else " "
-    bits = sum(bit for x, y, bit in _BRAILLE if (2 * column + x, 4 * row + y) in dots)
-    return chr(0x2800 + bit) if bits else " "
+    dot = sum(bit for x, y, bit in _BRAILLE if (2 * column + x, 4 * row + y) in dots)
+    return chr(0x2800 + dot) if dot else " "
 
 
 def _intervals(chart: Intervals, columns: int, plain: bool) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 _NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # not allowed in HTML
 HOTTEST = 16.0  # bits: of a word in the hottest colour
@@ -27,10 +26,9 @@ def joined(parts: Iterable[object], separator: str = "") -> Html:
 
 
 def tag(name: str, *children: object, **attributes: object) -> Html:
-    """An element. `class_` is the attribute class, `aria_label` is aria-label; an attribute that is None is left out."""
-    given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{as_html(value)}"' for key, value in attributes.items() if value is not None
-    )
+    """An element. `class_` is the attribute class, `aria_label` is aria-label; one that is None is left out."""
+    named = {key.rstrip("_").replace("_", "-"): as_html(v) for key, v in attributes.items() if v is not None}
+    given = "".join(f' {key}="{value}"' for key, value in named.items())
     return Html(f"<{name}{given}>{joined(children)}</{name}>")
 
 
@@ -40,10 +38,11 @@ def word(text: str) -> Html:
 
 
 def table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[object]], figures: int = 1, **attributes: Any
+    caption: str, header: Sequence[str], rows: Iterable[Sequence[object]], figures: tuple[int, int] | None = None
 ) -> Html:
-    """A table. The columns from number `figures` on have figures, the first column is the name of the row."""
-    kinds = [None if i < figures else "figure" for i in range(len(header))]
+    """A table. The first column names the row; `figures`: which columns have figures, by default all others."""
+    first, last = figures or (1, len(header))
+    kinds = ["figure" if first <= i < last else None for i in range(len(header))]
     head = joined(tag("th", name, scope="col", class_=kind) for name, kind in zip(header, kinds, strict=True))
     body = [
         joined([
@@ -52,10 +51,8 @@ def table(
         ])
         for row in rows
     ]  # fmt: skip
-    return tag(
-        "table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", *(tag("tr", row) for row in body)),
-        **attributes,
-    )  # fmt: skip
+    lines = tag("tbody", *(tag("tr", row) for row in body))
+    return tag("table", tag("caption", caption), tag("thead", tag("tr", head)), lines)
 
 
 def properties(name: str, rows: Iterable[tuple[str, object]]) -> Html:

@@ -9,7 +9,7 @@ from snm.markup.html import Html, as_html, joined, tag
 
 WIDTH = 460
 LABELS = 170  # columns of labels are at most this wide
-CHARACTER, LINE, BAR = 7.2, 18, 13
+CHARACTER, LINE, BAR = 8.3, 18, 13
 STYLE = """
 svg.chart{background:#fff}.chart text{font:13px system-ui,sans-serif;fill:#1d1c1a}.chart .quiet{fill:#5d5a54}
 .chart .title{font-weight:600}.chart .axis{stroke:#d9d4ca;fill:none}.chart path{fill:none}
@@ -158,7 +158,7 @@ def _intervals(chart: Intervals, top: float) -> tuple[list[Html], float]:
         return left + (value - low) / (high - low) * (right - left)
 
     parts, bottom = [], y + 30 * len(chart.rows)
-    for tick in ticks(low, high, 4):
+    for tick in ticks(low, high, 6):
         parts.append(_rule(place(tick), y, place(tick), bottom))
         parts.append(_text(place(tick), bottom + 15, short(tick), "middle", "quiet"))
     if chart.reference is not None:

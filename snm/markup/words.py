@@ -13,7 +13,8 @@ _STYLE = """
 .snm-word{position:relative;display:inline-block;padding:0 .3em;margin:0 .05em;border-radius:.3em;color:#1d1c1a;
 cursor:help;line-height:1.6}
 .snm-word>span{display:none;position:absolute;left:0;top:100%;z-index:10;width:max-content;max-width:22em;
-padding:.4em .6em;border:1px solid #777;border-radius:.4em;background:#fff;color:#1d1c1a;font-size:.85em;line-height:1.4}
+padding:.4em .6em;border:1px solid #777;border-radius:.4em;background:#fff;color:#1d1c1a;
+font-size:.85em;line-height:1.4}
 .snm-word:hover>span,.snm-word:focus>span{display:block}
 .snm-word>span>i{display:block;height:.45em;background:#1f5fae;border-radius:.1em}
 """

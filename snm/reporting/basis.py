@@ -39,8 +39,11 @@ class Basis:
         return TEXTS[self.kind]
 
 
-def basis_of(scored: Sequence[Scored], lines: list[bytes]) -> Basis:
-    """The basis on which models can be compared; that of a single model is its perplexity."""
+def basis_of(scored: Sequence[Scored], words: np.ndarray) -> Basis:
+    """The basis on which models can be compared; that of a single model is its perplexity.
+
+    words: that white space separates in each line. (lines,)
+    """
     first = scored[0]
     same = all(other.model.vocabulary == first.model.vocabulary for other in scored)
     aligned = all(other.is_aligned(first) for other in scored)
@@ -53,10 +56,10 @@ def basis_of(scored: Sequence[Scored], lines: list[bytes]) -> Basis:
         kind, logs = KNOWN, [np.where(known, one.logs, np.nan) for one in scored]
     else:
         kind, logs = NOTHING, [one.logs for one in scored]
-    n = len(lines)
+    n = len(words)
     sums = [np.bincount(one.line, np.nan_to_num(log), n) for one, log in zip(scored, logs, strict=True)]
     if aligned:
         units = np.bincount(first.line, ~np.isnan(logs[0]), n)
     else:  # what white space separates
-        units = np.array([len(line.split()) + 1 if line.strip() else 0 for line in lines], np.float64)
+        units = np.where(words > 0, words + 1, 0).astype(np.float64)
     return Basis(kind, logs, np.array(sums), units)

@@ -155,4 +155,7 @@ def _of_members(model: MixtureModel, tokens: np.ndarray, title: str) -> Contribu
 
 
 def _member_names(model: MixtureModel) -> list[str]:
-    return [f"{name} ({member.manifest['kind']})" for name, member in zip(model.manifest["members"], model.members, strict=True)]
+    return [
+        f"{name} ({member.manifest['kind']})"
+        for name, member in zip(model.manifest["members"], model.members, strict=True)
+    ]

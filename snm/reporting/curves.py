@@ -17,8 +17,8 @@ def curves(model: LanguageModel, prefix: str = "") -> Iterator[Lines]:
     yield from _training(m.get("training") or {}, prefix)
     gate = m.get("gate")
     if gate and gate.get("perplexities"):
-        points = enumerate([gate["ungated"], *gate["perplexities"]])
-        yield Lines(f"{prefix}Gate", {"held-out": [(float(x), y) for x, y in points]}, "pass", "held-out perplexity")
+        passes = [(float(x), y) for x, y in enumerate([gate["ungated"], *gate["perplexities"]])]
+        yield Lines(f"{prefix}Gate", {"held-out": passes}, "pass", "held-out perplexity")
     tried = (m.get("pruning") or {}).get("tried")
     if tried and len(tried) > 1:
         points = sorted((size / 1e6, 100 * loss) for size, loss in tried)

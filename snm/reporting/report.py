@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,109 +12,43 @@ from snm.arguments import MAX_THREADS, file_path, functions, shown, whole_number
 from snm.describing import describe
 from snm.errors import SettingsError
 from snm.loading import load
-from snm.markup.charts import Lines
-from snm.model import LanguageModel, PerplexityReport
+from snm.model import LanguageModel
 from snm.progress import Notify, Progress, ignore, silent
+from snm.reporting import page
 from snm.reporting import words as word_figures
 from snm.reporting.basis import NOTHING, Basis, basis_of
-from snm.reporting.bootstrap import Difference, Interval, difference, interval, perplexity, resample
-from snm.reporting.contributions import Contributions, contributions
+from snm.reporting.bootstrap import difference, interval, perplexity, resample
+from snm.reporting.contributions import contributions
 from snm.reporting.curves import curves
+from snm.reporting.figures import Compared, Detail, Findings, ModelFigures
 from snm.reporting.scores import Scored, score
-from snm.reporting.sizes import Sizes, model_bytes, sizes
+from snm.reporting.sizes import model_bytes, sizes
 from snm.reporting.texts import Sample, read_sample
-from snm.reporting.words import Band, Line, Word
+from snm.storage import replaced_file
 from snm.text.files import Sources
 
 SAMPLE = 16 << 20  # bytes of text
 RESAMPLES = 1000
-FEW_SENTENCES = 100  # of which an interval says little
 Models = Mapping[str, str | Path | LanguageModel] | Iterable[str | Path | LanguageModel] | str | Path | LanguageModel
 
 
-@dataclass(frozen=True)
-class ModelFigures:
-    """What a report says of one model."""
-
-    name: str
-    kind: str
-    perplexity: PerplexityReport
-    interval: Interval
-    """Of the perplexity."""
-    bytes: int
-    words_per_second: float
-    difference: Difference | None = None
-    """From the first model, on what all models can be compared by; None of the first, and where they cannot be."""
-
-
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Compared):
     """The perplexities of models on a text, and how they differ. `snm compare` prints it."""
 
-    text: str
-    text_bytes: int
-    sample_bytes: int
-    resamples: int
-    basis: str
-    """What the models are compared by: `unk`, `spelled`, `known` or `none`, see `basis_text`."""
-    basis_text: str
-    models: list[ModelFigures]
-
-    @property
-    def few(self) -> bool:
-        """Whether the text has so few sentences that its intervals say little."""
-        return self.models[0].perplexity.sentences < FEW_SENTENCES
-
-    @property
-    def whole(self) -> bool:
-        return self.sample_bytes == self.text_bytes
-
     def _repr_html_(self) -> str:
-        from snm.reporting.page import summary
-
-        return summary(self)
+        return page.summary(self)
 
 
-@dataclass(frozen=True)
-class Detail:
-    """What a report says of how one model came about."""
-
-    name: str
-    description: list[tuple[str, str]]
-    contributions: list[Contributions]
-    curves: list[Lines]
-    sizes: list[Sizes]
-
-
-@dataclass(frozen=True)
-class Report:
+class Report(Findings):
     """A report on models. `save` writes it as a page."""
-
-    comparison: Comparison
-    by_length: list[Band]
-    by_frequency: list[Band]
-    aligned: list[str]
-    """The models that divide the text in the same words as the first: those of `by_frequency` and of hard words."""
-    hardest_words: list[Word]
-    least_times: int
-    hardest_places: list[Word]
-    hardest_sentences: list[Line]
-    unknown_words: list[tuple[str, int]]
-    better: dict[str, list[Line]] = field(default_factory=dict)
-    """Of each model but the first: sentences that it predicts better than the first by most bits; and worse."""
-    worse: dict[str, list[Line]] = field(default_factory=dict)
-    details: list[Detail] = field(default_factory=list)
 
     def save(self, path: str | Path) -> None:
         """Write the report as one page of HTML, which needs no other file."""
-        from snm.reporting.page import page
-
-        file_path("path", path).write_text(page(self), encoding="utf-8")
+        with replaced_file(str(file_path("path", path))) as stream:
+            stream.write(page.page(self))
 
     def _repr_html_(self) -> str:
-        from snm.reporting.page import framed
-
-        return framed(self)
+        return page.framed(self)
 
 
 def report(
@@ -125,14 +58,14 @@ def report(
     """Measure one or several models on a text: perplexity, what is hard, what brings how much, how they differ.
 
     `models`: paths or models, or a mapping of names to them. All of `text` is read, but only an even sample of `sample`
-    bytes is scored, which bounds time and memory; a text up to this size is scored as a whole. Intervals are of 95 %, by
-    `resamples` draws of the bootstrap over sentences.
+    bytes is scored, which bounds time and memory; a text up to this size is scored as a whole. Intervals are of 95 %,
+    by `resamples` draws of the bootstrap over sentences.
     """
     with ExitStack() as opened:
-        scored, basis, found, lines = _measure(
+        scored, basis, found, kept = _measure(
             models, text, sample, resamples, threads, seed, on_error, progress, notify, opened
         )
-        return _report(scored, basis, found, lines, progress)
+        return _report(scored, basis, found, kept, progress)
 
 
 def compare(
@@ -147,7 +80,7 @@ def compare(
 def _measure(
     models: Models, text: Sources, sample: int, resamples: int, threads: int, seed: int, on_error: str,
     progress: Progress, notify: Notify, opened: ExitStack,
-) -> tuple[list[Scored], Basis, Comparison, list[bytes]]:  # fmt: skip
+) -> tuple[list[Scored], Basis, Comparison, Sample]:  # fmt: skip
     functions(progress=progress, notify=notify)
     threads = whole_number("threads", threads, 1, MAX_THREADS)
     resamples, seed = whole_number("resamples", resamples, 1), whole_number("seed", seed, 0)
@@ -156,8 +89,8 @@ def _measure(
     if not kept.whole:
         notify(f"{kept.name}: {kept.kept:,} of {kept.read:,} bytes are scored, evenly spread; see sample (--sample)")
     scored = [score(name, model, kept, threads, progress) for name, model in named.items()]
-    basis = basis_of(scored, kept.lines)
-    return scored, basis, _compare(scored, basis, kept, resamples, seed, progress), kept.lines
+    basis = basis_of(scored, kept.words)
+    return scored, basis, _compare(scored, basis, kept, resamples, seed, progress), kept
 
 
 def _open(models: Models, progress: Progress, opened: ExitStack) -> dict[str, LanguageModel]:
@@ -211,9 +144,7 @@ def _compare(
     return Comparison(kept.name, kept.read, kept.kept, resamples, basis.kind, basis.text, figures)
 
 
-def _report(
-    scored: list[Scored], basis: Basis, found: Comparison, lines: list[bytes], progress: Progress
-) -> Report:
+def _report(scored: list[Scored], basis: Basis, found: Comparison, kept: Sample, progress: Progress) -> Report:
     first = scored[0]
     numbers = [i for i, one in enumerate(scored) if one.is_aligned(first)]
     aligned = [scored[i] for i in numbers]
@@ -231,7 +162,7 @@ def _report(
         for one in scored
     ]  # fmt: skip
     return Report(
-        found, word_figures.by_length(scored, basis, lines), word_figures.by_frequency(aligned, own),
+        found, word_figures.by_length(basis, kept.words), word_figures.by_frequency(aligned, own),
         [one.name for one in aligned], word_figures.hardest_words(aligned, own, least), least,
         word_figures.hardest_places(aligned, own), word_figures.hardest_sentences(scored, basis),
         word_figures.unknown_words(first), better, worse, details,

@@ -37,12 +37,13 @@ class Scored:
     def is_aligned(self, other: Scored) -> bool:
         """Whether both have the same targets, word for word."""
         mine, others = self.model.vocabulary, other.model.vocabulary
-        return mine.tokenizer == others.tokenizer and np.array_equal(self.line, other.line)
+        return mine.tokenizer == others.tokenizer and bool(np.array_equal(self.line, other.line))
 
     @cached_property
     def known(self) -> np.ndarray:
         """Which targets the model knows. bool"""
-        return self.words != UNKNOWN
+        known: np.ndarray = self.words != UNKNOWN
+        return known
 
 
 def score(name: str, model: LanguageModel, sample: Sample, threads: int, progress: Progress) -> Scored:
@@ -62,15 +63,21 @@ def score(name: str, model: LanguageModel, sample: Sample, threads: int, progres
     begun = time.perf_counter()
     p = _probabilities(name, model, text.tokens, threads, progress)
     seconds = time.perf_counter() - begun
+    ends = text.tokens[text.targets()] == END
+    return scored_of(name, model, text, p, with_words[np.cumsum(ends) - ends], divided, seconds)
+
+
+def scored_of(
+    name: str, model: LanguageModel, text: Text, p: np.ndarray, line: np.ndarray, divided: list[bytes], seconds: float
+) -> Scored:
+    """A model's view of a text whose tokens have these probabilities. line: that of each target"""
     target = text.targets()
     words, p = text.tokens[target], p[target]
     with np.errstate(divide="ignore"):
         logs = np.log(p)
     spelled = _spelled(model, text, words, logs)
-    if vocabulary.closed:
+    if model.vocabulary.closed:
         logs[words == UNKNOWN] = np.nan
-    ends = words == END
-    line = with_words[np.cumsum(ends) - ends]
     return Scored(name, model, text, model.report_of(text, p, seconds), words, logs, spelled, line, divided)
 
 
@@ -86,9 +93,7 @@ def _spelled(model: LanguageModel, text: Text, words: np.ndarray, logs: np.ndarr
     return spelled if np.isfinite(spelled).all() else None
 
 
-def _probabilities(
-    name: str, model: LanguageModel, tokens: np.ndarray, threads: int, progress: Progress
-) -> np.ndarray:
+def _probabilities(name: str, model: LanguageModel, tokens: np.ndarray, threads: int, progress: Progress) -> np.ndarray:
     """P of each token, with a bar. Parts end where a sentence or a document does."""
     size = PART if model.scores_in_parallel else SLOW_PART
     begins = np.flatnonzero(tokens == BEGIN)

@@ -71,7 +71,7 @@ def _of_backoff(model: BackoffModel) -> Sizes:
     n = len(model.spec.types)
     types = model.layout.type_of(model.index.features)
     rows, links = np.bincount(types, minlength=n), np.bincount(types, np.diff(model.offsets), minlength=n)
-    of_row = model.index.features.itemsize + model.backoffs.itemsize + model.offsets.itemsize
+    of_row: float = model.index.features.itemsize + model.backoffs.itemsize + model.offsets.itemsize
     of_row += model.index.directory.nbytes / max(1, len(types))
     of_link = model.targets.itemsize + model.link_probabilities.itemsize
     parts = [

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from snm.errors import InputError
 from snm.progress import Notify, Progress
 from snm.text.encoding import as_lines
@@ -31,6 +33,11 @@ class Sample:
     @cached_property
     def lines(self) -> list[bytes]:
         return self.data.split(b"\n")[:-1]
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """How many words white space separates in each line. (lines,) int64"""
+        return np.array([len(line.split()) for line in self.lines], np.int64)
 
 
 @dataclass

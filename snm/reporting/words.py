@@ -71,9 +71,11 @@ def by_frequency(scored: Sequence[Scored], basis: Basis) -> list[Band]:
     return _bands([*names, "rarer", "unknown"], band, [basis.logs[i] for i in range(len(scored))])
 
 
-def by_length(scored: Sequence[Scored], basis: Basis, lines: list[bytes]) -> list[Band]:
-    """Bits a word by the number of words in the sentence; of models that divide text in different ways too."""
-    words = np.array([len(line.split()) for line in lines])
+def by_length(basis: Basis, words: np.ndarray) -> list[Band]:
+    """Bits a word by the number of words in the sentence; of models that divide text in different ways too.
+
+    words: of each line. (lines,)
+    """
     band = np.searchsorted(LENGTHS, words)
     names = [f"{low + 1}–{high}" for low, high in zip((0, *LENGTHS), LENGTHS, strict=False)]
     units = np.bincount(band, basis.units, len(names) + 1)
@@ -117,22 +119,23 @@ def ranks_of(model: LanguageModel) -> np.ndarray:
 
 def _unigrams(model: LanguageModel) -> np.ndarray | None:
     """The weights of words without context, of the first member that has some. (words,)"""
+    found: np.ndarray | None = None
     if isinstance(model, SnmModel):
-        return model.matrix.unigrams.copy()
-    if isinstance(model, BackoffModel):
+        found = model.matrix.unigrams
+    elif isinstance(model, BackoffModel):
         targets, p = model.row(0)  # the key of the empty context is the smallest
-        dense = np.zeros(len(model.vocabulary))
-        dense[targets] = p
-        return dense
-    if isinstance(model, SourcesModel):
-        member = model.members[0]
-        return member.matrix.unigrams[member.words.ids] * member.words.scale
-    if isinstance(model, MixtureModel):
+        found = np.zeros(len(model.vocabulary))
+        found[targets] = p
+    elif isinstance(model, SourcesModel):
+        first = model.members[0]
+        found = first.matrix.unigrams[first.words.ids] * first.words.scale
+    elif isinstance(model, MixtureModel):
         for member, words in zip(model.members, model._maps, strict=True):
-            found = _unigrams(member)
-            if found is not None:
-                return found[words.ids] * words.scale
-    return None
+            own = _unigrams(member)
+            if own is not None:
+                found = words.scale * own[words.ids]
+                break
+    return found
 
 
 # ---------------------------------------------------------------------------------------------
@@ -149,9 +152,7 @@ def hardest_words(scored: Sequence[Scored], basis: Basis, least: int) -> list[Wo
     bits = np.where(times >= least, sums[0] / np.maximum(times, 1), 0)
     best = np.argsort(-bits, kind="stable")[:SHOWN]
     words = first.model.vocabulary.words
-    return [
-        Word(words[i], [float(s[i] / times[i]) for s in sums], int(times[i])) for i in best.tolist() if bits[i] > 0
-    ]
+    return [Word(words[i], [float(s[i] / times[i]) for s in sums], int(times[i])) for i in best.tolist() if bits[i] > 0]
 
 
 def hardest_places(scored: Sequence[Scored], basis: Basis) -> list[Word]:
@@ -222,4 +223,4 @@ def words_of(one: Scored, line: int) -> list[str]:
 
 
 def _bits(log: float) -> float | None:
-    return None if math.isnan(log) else -log / math.log(2)
+    return None if math.isnan(log) else float(-log / math.log(2))
