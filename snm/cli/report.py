@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,7 @@ def report(
         print_json(asdict(made))
     else:
         _print_models(made.comparison)
+        notify()(f"wrote {output}")
 
 
 @click.command(cls=Plotted)
@@ -130,7 +132,7 @@ def _print_models(made: Compared) -> None:
     rows = [_row(model, made.resamples) for model in made.models]
     header = [name for name in rows[0] if any(row[name] for row in rows)]
     widths = [max(len(name), *(len(row[name]) for row in rows)) for name in header]
-    if sum(widths) + 2 * len(widths) - 2 <= output_columns():
+    if not sys.stdout.isatty() or sum(widths) + 2 * len(widths) - 2 <= output_columns():
         for row in [dict(zip(header, header, strict=True)), *rows]:
             cells = [row[name].rjust(width) for name, width in zip(header, widths, strict=True)]
             cells[0] = row["model"].ljust(widths[0])

@@ -18,9 +18,8 @@ def draw(chart: Chart, columns: int, plain: bool = False) -> list[str]:
     columns = max(NARROWEST, columns)
     kinds = {Bars: _bars, Lines: _lines, Intervals: _intervals}
     made = [chart.title, *kinds[type(chart)](chart, columns, plain)]  # type: ignore[operator]
-    if plain:
-        made = [line.translate(_ASCII).encode("ascii", "replace").decode() for line in made]
-    return [cut(line, columns).rstrip() for line in made]
+    made = [cut(line, columns).rstrip() for line in made]
+    return [line.translate(_ASCII).encode("ascii", "replace").decode() for line in made] if plain else made
 
 
 _ASCII = str.maketrans("–…∞→↑│─●├┤·█▒░▓", "-.i>^|-o||.#=-:")
@@ -77,6 +76,9 @@ def _bar(length: float, series: int, plain: bool) -> str:
 
 
 def _lines(chart: Lines, columns: int, plain: bool) -> list[str]:
+    if len(chart.series) > 1:  # characters have no colours that would tell lines apart
+        alone = {name: Lines(chart.title, {name: points}, chart.x, chart.y) for name, points in chart.series.items()}
+        return [line for name, one in alone.items() for line in (f"{name}:", *_lines(one, columns, plain))]
     x0, x1, low, high = chart.edges
     labels = max(width_of(short(low)), width_of(short(high)))
     across, down = (1, 1) if plain else (2, 4)  # dots of a character: braille
@@ -88,7 +90,7 @@ def _lines(chart: Lines, columns: int, plain: bool) -> list[str]:
         y = (high - point[1]) / (high - low) if high > low else 0.5
         return x * (width - 1), y * (height - 1)
 
-    for points in chart.series.values():
+    for points in chart.series.values():  # one
         places = [place(point) for point in points]
         for (ax, ay), (bx, by) in zip(places, places[1:] or places, strict=False):
             steps = max(1, round(max(abs(bx - ax), abs(by - ay))))
@@ -102,8 +104,7 @@ def _lines(chart: Lines, columns: int, plain: bool) -> list[str]:
     between = max(1, columns - labels - 2 - width_of(short(x0)) - width_of(short(x1)))
     lines.append(f"{' ' * (labels + 2)}{short(x0)}{' ' * between}{short(x1)}")
     text = " · ".join(part for part in (chart.y and f"↑ {chart.y}", chart.x and f"→ {chart.x}") if part)
-    names = [f"({', '.join(chart.series)})"] if len(chart.series) > 1 else []
-    return [*lines, " ".join([text, *names])]
+    return [*lines, text]
 
 
 _BRAILLE = ((0, 0, 1), (0, 1, 2), (0, 2, 4), (1, 0, 8), (1, 1, 16), (1, 2, 32), (0, 3, 64), (1, 3, 128))

@@ -54,6 +54,8 @@ class Intervals:
     rows: dict[str, tuple[float, float, float]]
     unit: str = ""
     reference: float | None = None
+    first: int = 0
+    """The number of the colour of the first row."""
 
     @property
     def edges(self) -> tuple[float, float]:

@@ -79,8 +79,9 @@ def _lines(axes: Any, chart: Lines) -> None:
 
 def _intervals(axes: Any, chart: Intervals) -> None:
     for i, (low, value, high) in enumerate(chart.rows.values()):
-        axes.plot([low, high], [-i, -i], linewidth=3, color=COLOURS[i % len(COLOURS)])
-        axes.plot([value], [-i], marker="o", color=COLOURS[i % len(COLOURS)])
+        colour = COLOURS[(i + chart.first) % len(COLOURS)]
+        axes.plot([low, high], [-i, -i], linewidth=3, color=colour)
+        axes.plot([value], [-i], marker="o", color=colour)
     if chart.reference is not None:
         axes.axvline(chart.reference, color="#888888", linewidth=0.8)
     axes.set_yticks([-i for i in range(len(chart.rows))], [_plain(label) for label in chart.rows])

@@ -42,7 +42,7 @@ def table(
 ) -> Html:
     """A table. The first column names the row; `figures`: which columns have figures, by default all others."""
     first, last = figures or (1, len(header))
-    kinds = ["figure" if first <= i < last else None for i in range(len(header))]
+    kinds = ["figure" if first <= i < last else "long" if i >= last else None for i in range(len(header))]
     head = joined(tag("th", name, scope="col", class_=kind) for name, kind in zip(header, kinds, strict=True))
     body = [
         joined([

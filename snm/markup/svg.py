@@ -7,8 +7,8 @@ import unicodedata
 from snm.markup.charts import Bars, Chart, Intervals, Lines, short, ticks
 from snm.markup.html import Html, as_html, joined, tag
 
-WIDTH = 460
-LABELS = 170  # columns of labels are at most this wide
+WIDTH = 400
+LABELS = 150  # columns of labels are at most this wide
 CHARACTER, LINE, BAR = 8.3, 18, 13
 STYLE = """
 svg.chart{background:#fff}.chart text{font:13px system-ui,sans-serif;fill:#1d1c1a}.chart .quiet{fill:#5d5a54}
@@ -164,11 +164,12 @@ def _intervals(chart: Intervals, top: float) -> tuple[list[Html], float]:
     if chart.reference is not None:
         parts.append(_rule(place(chart.reference), y, place(chart.reference), bottom, "s5", 1.5))
     for i, (label, (a, value, b)) in enumerate(chart.rows.items()):
+        kind = f"s{(i + chart.first) % COLOURS}"
         at = y + 30 * i + 15
         about = tag("title", as_html(f"{label}: {value:,.4g} ({a:,.4g} to {b:,.4g})"))
         parts += [
-            _label(at + 4, label, labels), _rule(place(a), at, place(b), at, f"s{i % COLOURS}", 3),
-            tag("circle", about, cx=f"{place(value):.1f}", cy=f"{at:.1f}", r="5", class_=f"s{i % COLOURS}"),
+            _label(at + 4, label, labels), _rule(place(a), at, place(b), at, kind, 3),
+            tag("circle", about, cx=f"{place(value):.1f}", cy=f"{at:.1f}", r="5", class_=kind),
         ]  # fmt: skip
     parts.append(_text(left, bottom + 33, chart.unit, class_="quiet"))
     return parts, bottom + 40

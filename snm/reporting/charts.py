@@ -43,7 +43,7 @@ def of_ratios(comparison: Compared) -> Intervals | None:
         name: (100 * (ratio.low - 1), 100 * (ratio.value - 1), 100 * (ratio.high - 1)) for name, ratio in rows.items()
     }
     first = comparison.models[0].name
-    return Intervals(f"Perplexity compared with {first}", percents, "% more perplexity; below 0 is better", 0.0)
+    return Intervals(f"Perplexity compared with {first}", percents, "% more perplexity; below 0 is better", 0.0, 1)
 
 
 def of_contributions(made: Contributions) -> Bars:

@@ -79,7 +79,7 @@ def _parts_of(model: LanguageModel, tokens: np.ndarray, prefix: str = "") -> Ite
         names = model.row_names()
         what = "source" if model.kind == "sources" else "member"
         yield _of_rows(model, tokens, [name for name, _ in names], f"{prefix}By {what}")
-        yield _of_rows(model, tokens, [f"{kind} of {name}" for name, kind in names], f"{prefix}By feature type")
+        yield _of_rows(model, tokens, [f"{name}: {kind}" for name, kind in names], f"{prefix}By feature type")
     elif isinstance(model, BackoffModel):
         yield _of_orders(model, tokens, f"{prefix}By order")
     elif isinstance(model, MixtureModel):

@@ -101,7 +101,9 @@ def _card(chart: Chart, above: str = "", *more: object) -> Html:
 
 
 def _figure(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:,.{0 if abs(value) >= 10_000 else digits}f}"
 
 
 def _between(interval: Interval, digits: int = 2) -> str:
@@ -278,7 +280,7 @@ def _explained(brought: Sequence[tuple[Detail, Contributions]]) -> Iterator[Html
 
 
 def _contributions(detail: Detail, made: Contributions, several: bool) -> Html:
-    header = ["part", f"share of {made.of}", "of the whole distribution", "perplexity without"]
+    header = ["part", "share", "of the distribution", "perplexity without"]
     rows = [
         [
             part.name, f"{part.share:.2%}", "–" if part.weight is None else f"{part.weight:.2%}",

@@ -89,7 +89,11 @@ def _of_snm(model: SnmModel) -> Sizes:
     if "links_by_type" not in m:
         parts = [Size(name, None, n) for name, n in rows.items()]
         return Sizes("By feature type", parts, "The model was written by an older version: its links are not known.")
-    return Sizes("By feature type", _typed(model), "Bytes are estimated from rows and links, and add up to the files'.")
+    return Sizes(
+        "By feature type",
+        _typed(model),
+        "Bytes are estimated from rows and links, and add up to those of the files; the rest are words and gate.",
+    )
 
 
 def _typed(model: SnmModel) -> list[Size]:
@@ -111,4 +115,4 @@ def _typed(model: SnmModel) -> list[Size]:
     rest = model_bytes(model) - float(about.sum())
     figures = zip(names, about.tolist(), rows.tolist(), links.tolist(), strict=True)
     typed = [Size(name, size, int(n), int(k)) for name, size, n, k in figures]
-    return [*typed, Size("words, gate and the rest", max(0.0, rest))]
+    return [*typed, Size("the rest", max(0.0, rest))]

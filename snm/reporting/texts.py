@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -72,7 +73,12 @@ def read_sample(sources: Sources, limit: int, on_error: str, progress: Progress,
     data = (b"" if thinned.step == 1 else b"\n").join(thinned.pieces)
     if not data.strip():
         raise InputError(f"{names(sources)}: no words to score; expected one sentence a line")
-    return Sample(names(sources), data, read, thinned.size, bad.count)
+    return Sample(_title(sources), data, read, thinned.size, bad.count)
+
+
+def _title(sources: Sources) -> str:
+    """The name of a text for readers elsewhere: that of its file, without the folders above."""
+    return Path(sources).name or str(sources) if isinstance(sources, str | Path) else names(sources)
 
 
 def _pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
