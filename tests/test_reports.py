@@ -70,7 +70,8 @@ def test_a_report_on_every_family(kind: str, tmp_path: Path) -> None:
         "bits_per_byte",
         "bytes",
     ):
-        assert getattr(figures.perplexity, name) == pytest.approx(getattr(expected, name), rel=1e-9), name
+        found, wanted = getattr(figures.perplexity, name), getattr(expected, name)
+        assert found is wanted is None or found == pytest.approx(wanted, rel=1e-9), name
     assert figures.interval.value == pytest.approx(expected.ppl)
     assert figures.interval.low <= expected.ppl <= figures.interval.high
     for bands in (made.by_length, made.by_frequency):
@@ -117,8 +118,8 @@ def test_notebooks_show_explanations_and_reports(model_path: Path) -> None:
     assert explained._repr_html_().count('class="snm-word"') == 4
     assert explained[0]._repr_html_().count('class="snm-word"') == 1
     assert "ppl" in model.perplexity(["the cat"])._repr_html_()
-    assert "<caption>All figures" in snm.compare([model, model], ["the cat sees fish"], resamples=5)._repr_html_()
-    framed = snm.report(model, ["the cat sees fish"], resamples=5)._repr_html_()
+    assert "<caption>All figures" in snm.compare([model, model], iter(["the cat sees fish"]), resamples=5)._repr_html_()
+    framed = snm.report(model, iter(["the cat sees fish"]), resamples=5)._repr_html_()
     assert Tags(framed).names == {"iframe"}
     assert 'sandbox=""' in framed
 
@@ -147,7 +148,7 @@ def test_many_sentences_are_drawn_in_groups() -> None:
     logs, units = drawn(np.random.default_rng(2), 3 * GROUPS + 7)
     sums = resample(np.array([logs, units]), 20, 1)
     assert sums.mean(axis=0) == pytest.approx([logs.sum(), units.sum()], rel=0.01)
-    assert sums.std(axis=0) > 0
+    assert (sums.std(axis=0) > 0).all()
 
 
 def differing(random: np.random.Generator, effect: float) -> float:
@@ -191,7 +192,7 @@ def test_differences_are_ratios_of_perplexities(model_path: Path, kn: snm.Langua
 def test_other_vocabularies_are_spelled(model_path: Path, corpus_file: Path) -> None:
     fewer = snm.train(corpus_file, model_path.parent / "few.model", snm.Settings(features="ngram(0..2)", max_words=8))
     text = ["the cat likes cake", "a dog sees zork", "the old man eats fish"]
-    made = compare([model_path, fewer], text, resamples=20)
+    made = compare([model_path, fewer], iter(text), resamples=20)
     assert made.basis == "spelled"
     both = [snm.load(model_path).perplexity(text), fewer.perplexity(text)]
     assert made.models[1].difference is not None
@@ -200,7 +201,7 @@ def test_other_vocabularies_are_spelled(model_path: Path, corpus_file: Path) -> 
 
 def test_an_arpa_file_is_compared_by_known_words(model_path: Path) -> None:
     text = ["the old sea", "the cat sees fish", "a stone"]
-    made = compare([model_path, GOLDEN / "kneser-ney.arpa"], text, resamples=20)
+    made = compare([model_path, GOLDEN / "kneser-ney.arpa"], iter(text), resamples=20)
     assert made.basis == "known"
     scored = [snm.load(path) for path in (model_path, GOLDEN / "kneser-ney.arpa")]
     words = [[dict(enumerate(line)) for line in model.score_words(text)] for model in scored]
@@ -220,7 +221,7 @@ def test_tokenizers_that_differ(model_path: Path, corpus_file: Path) -> None:
         corpus_file, model_path.parent / "bytes.model", snm.Settings(features="ngram(0..4)", tokenizer="bytes")
     )
     text = ["the cat likes cake", "a dog sees fish", ""]
-    made = report([model_path, pieces], text, resamples=20)
+    made = report([model_path, pieces], iter(text), resamples=20)
     assert made.comparison.basis == "spelled"
     assert made.aligned == [made.comparison.models[0].name]
     ppl = [
@@ -230,8 +231,8 @@ def test_tokenizers_that_differ(model_path: Path, corpus_file: Path) -> None:
     found = made.comparison.models[1].difference
     assert found is not None
     assert found.ratio.value == pytest.approx(ppl[1] / ppl[0])  # type: ignore[operator]
-    assert compare([GOLDEN / "kneser-ney.arpa", pieces], [*text, "zork"], resamples=5).basis == "none"
-    alone = report(pieces, text, resamples=5)
+    assert compare([GOLDEN / "kneser-ney.arpa", pieces], iter([*text, "zork"]), resamples=5).basis == "none"
+    alone = report(pieces, iter(text), resamples=5)
     assert alone.hardest_sentences[0].words[-1][0] == "↵"
 
 
@@ -250,7 +251,7 @@ def test_a_long_text_is_sampled_evenly(tmp_path: Path) -> None:
     kept = [int(line.split()[1]) for line in sample.lines if line]
     assert kept == sorted(set(kept))
     assert set(map(bytes.decode, sample.lines)) <= {line.strip() for line in lines} | {""}
-    parts = np.histogram(kept, bins=5, range=(0, 60_000))[0]
+    parts = np.histogram(kept, bins=3, range=(0, 60_000))[0]
     assert parts.min() > 0
     whole = read_sample(str(path), 1 << 30, "fail", silent, ignore)
     assert whole.whole
@@ -283,7 +284,7 @@ def test_documents_are_whole(corpus_file: Path, model_path: Path) -> None:
 @pytest.mark.parametrize("text", [[], ["", "  "]])
 def test_no_words(model_path: Path, text: list[str]) -> None:
     with pytest.raises(InputError, match="no words"):
-        report(model_path, text)
+        report(model_path, iter(text))
 
 
 def test_wrong_arguments(model_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_wrong_arguments(model_path: Path) -> None:
 def test_models_have_the_names_that_tell_them_apart(model_path: Path, tmp_path: Path) -> None:
     for folder in ("x", "y"):
         shutil.copytree(model_path, tmp_path / folder / "my.model")
-    made = compare([tmp_path / "x" / "my.model", tmp_path / "y" / "my.model"], ["the cat"], resamples=5)
+    made = compare([tmp_path / "x" / "my.model", tmp_path / "y" / "my.model"], iter(["the cat"]), resamples=5)
     assert [model.name for model in made.models] == ["x/my", "y/my"]
 
 
@@ -317,13 +318,14 @@ def test_ranks_are_those_of_the_counts(model_path: Path, kn: snm.LanguageModel, 
 
 def test_hard_words_and_sentences(model_path: Path) -> None:
     text = ["the cat sees fish", "the old man likes cake", "cake cake cake cake cake cake", "a dog eats zork"]
-    made = report(model_path, text, resamples=5)
+    made = report(model_path, iter(text), resamples=5)
     model = snm.load(model_path)
     scored = [one for line in model.score_words(text) for one in line]
     worst = min((p, word) for word, p in scored if word not in ("zork", "</S>"))
     assert made.hardest_places[0].word == worst[1] == "cake"
     assert made.hardest_places[0].bits[0] == pytest.approx(-worst[0] * math.log2(10))
-    assert made.hardest_places[0].before.startswith("cake")
+    assert made.hardest_places[0].before == ""
+    assert "the old man likes" in [place.before for place in made.hardest_places]
     assert made.unknown_words == [("zork", 1)]
     assert [word for word, _ in made.hardest_sentences[0].words] == [*text[2].split(), "↵"]
     assert made.hardest_sentences[0].ppl[0] == pytest.approx(model.perplexity([text[2]]).ppl)
@@ -461,7 +463,7 @@ def hostile_model(tmp_path_factory: pytest.TempPathFactory) -> snm.LanguageModel
 def test_hostile_words_are_escaped(hostile_model: snm.LanguageModel, tmp_path: Path) -> None:
     word = "<script>alert('x')</script>"
     text = [f"{word} a&b {word}", f'a&b "><img_src=x_onerror=alert(1)> <iframe> {word}', "<unk> <x> <y> <z>"]
-    made = report({"<i>n</i>": hostile_model, "b": hostile_model}, text, resamples=5)
+    made = report({"<i>n</i>": hostile_model, "b": hostile_model}, iter(text), resamples=5)
     made.save(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "<script" not in page

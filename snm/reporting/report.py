@@ -57,9 +57,9 @@ def report(
 ) -> Report:  # fmt: skip
     """Measure one or several models on a text: perplexity, what is hard, what brings how much, how they differ.
 
-    `models`: paths or models, or a mapping of names to them. All of `text` is read, but only an even sample of `sample`
-    bytes is scored, which bounds time and memory; a text up to this size is scored as a whole. Intervals are of 95 %,
-    by `resamples` draws of the bootstrap over sentences.
+    `models`: paths or models, or a mapping of names to them. `text`: as in `train`. All of it is read, but only an even
+    sample of `sample` bytes is scored, which bounds time and memory; a text up to this size is scored as a whole.
+    Intervals are of 95 %, by `resamples` draws of the bootstrap over sentences.
     """
     with ExitStack() as opened:
         scored, basis, found, kept = _measure(
