@@ -49,7 +49,11 @@ def page_of_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [*TEXT.read_text().split("\n"), *(" ".join([*HOSTILE[i % 3 :], "the sea"]) for i in range(30))]
     settings = snm.Settings(features="ngram(0..2)", threads=1)
     hostile = snm.train(iter(lines), folder / "<i>hostile & long name of a model.model", settings)
-    models = [hostile, *(golden(kind) for kind in ("snm", "sources", "mixture", "lstm")), GOLDEN / "kneser-ney.arpa"]
+    models: list[Path | snm.LanguageModel] = [
+        hostile,
+        *(golden(kind) for kind in ("snm", "sources", "mixture", "lstm")),
+        GOLDEN / "kneser-ney.arpa",
+    ]
     snm.report(models, iter(lines), resamples=50).save(folder / "report.html")
     return folder / "report.html"
 

@@ -354,9 +354,9 @@ def test_contributions_are_those_of_explanations(kind: str) -> None:
     lines = TEXT.read_text().split("\n")[:6]
     made = contributions(model, tokens_of(model, lines), silent)
     words = list(explained(model, lines))
-    for part in made:
-        assert sum(p.share for p in part.parts) == pytest.approx(1, abs=1e-5)
-        assert part.words == len(words)
+    for one in made:
+        assert sum(p.share for p in one.parts) == pytest.approx(1, abs=1e-5)
+        assert one.words == len(words)
     if kind == "sources":
         shares = [word.sources for word in words]
         for part in made[0].parts:

@@ -35,16 +35,16 @@ def info(path: str, plot: str | None, as_json: bool) -> None:
     from snm import manifest
     from snm.describing import describe
 
-    m = manifest.read(Path(path)) if os.path.isdir(path) else load_model(path).manifest
+    model = load_model(path) if plot is not None or not os.path.isdir(path) else None
+    m = manifest.read(Path(path)) if model is None else model.manifest
     if as_json:
         print_json(m)
-        return
-    for name, value in describe(m, Path(path)):
+    for name, value in () if as_json else describe(m, Path(path)):
         click.echo(f"{name:<13} {value}")
-    if plot is not None:
+    if plot is not None and model is not None:
         from snm.reporting.plots import of_model
 
-        show(of_model(load_model(path)), plot)
+        show(of_model(model), plot, as_json)
 
 
 @click.command()

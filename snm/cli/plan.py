@@ -9,7 +9,7 @@ import click
 
 from snm.cli.bars import Bars
 from snm.cli.options import GroupedCommand, Number, Size, import_option, json_option, print_json
-from snm.cli.plots import TERMINAL, Plotted, plot_option, show
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.train import settings_of, training_options
 from snm.cli.warmup import compiling
 
@@ -57,10 +57,10 @@ def plan(
     else:
         for name, value in _rows(made):
             click.echo(f"{name:<13} {value}")
-    if plot is not None and (not as_json or plot != TERMINAL):
+    if plot is not None:
         from snm.reporting.plots import of_growth
 
-        show(of_growth(made), plot)
+        show(of_growth(made), plot, as_json)
 
 
 def _rows(p: Plan) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -49,14 +50,14 @@ plot_option = click.option(
 )  # fmt: skip
 
 
-def show(charts: list[Chart], where: str | None) -> None:
-    """Draw charts where --plot says; nowhere without it."""
-    if where is None or not charts:
+def show(charts: Sequence[Chart], where: str | None, as_json: bool = False) -> None:
+    """Draw charts where --plot says; nowhere without it. JSON has no pictures beside it."""
+    if where is None or not charts or (as_json and where == TERMINAL):
         return
     if where != TERMINAL:
         from snm.markup.files import write
 
-        write(charts, where)
+        write(list(charts), where)
         return
     from snm.markup.characters import draw
 

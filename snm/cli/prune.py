@@ -19,7 +19,7 @@ from snm.cli.options import (
     print_json,
     threads_option,
 )
-from snm.cli.plots import TERMINAL, Plotted, plot_option, show
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.terminal import notify
 
 
@@ -74,7 +74,7 @@ def prune(
         print_json({**found, "pruning": smaller.manifest.get("pruning")})
     else:
         say(f"wrote {output}: {found['bytes'] / 1e6:,.1f} MB, {found['links']:,} links")
-    if plot is not None and (not as_json or plot != TERMINAL):
+    if plot is not None:
         from snm.reporting.plots import of_pruning
 
-        show(of_pruning(model, smaller), plot)
+        show(of_pruning(model, smaller), plot, as_json)

@@ -16,6 +16,7 @@ from snm.cli.options import (
     chosen_threads,
     import_option,
     json_option,
+    load_model,
     on_error_option,
     print_json,
     threads_option,
@@ -26,6 +27,7 @@ from snm.cli.terminal import notify, one_line
 from snm.errors import SettingsError
 
 if TYPE_CHECKING:
+    from snm.model import LanguageModel
     from snm.reporting.figures import Compared, ModelFigures
 
 sample_option = click.option(
@@ -107,24 +109,28 @@ def compare(
     )  # fmt: skip
     if as_json:
         print_json(asdict(made))
-        return
-    _print_models(made)
-    click.echo(made.basis_text)
+    else:
+        _print_models(made)
+        click.echo(made.basis_text)
     if plot is not None:
         from snm.reporting.charts import of_perplexities, of_ratios
 
         ratios = of_ratios(made)
-        show([of_perplexities(made), *([] if ratios is None else [ratios])], plot)
+        show([of_perplexities(made), *([] if ratios is None else [ratios])], plot, as_json)
 
 
-def _arguments(given: tuple[str, ...], least: int) -> tuple[dict[str, str], str]:
-    """The models by their names, and the text."""
+def _arguments(given: tuple[str, ...], least: int) -> tuple[dict[str, LanguageModel], str]:
+    """The models by their names, opened, and the text."""
+    from snm.text.files import find_files
+
     *paths, text = given
     if len(paths) < least:
         raise click.UsageError(f"expected {'a model' if least == 1 else 'two models or more'}, and then TEXT")
     if (Path(text) / "manifest.json").is_file():
         raise SettingsError(f"{text} is a model; expected TEXT as the last argument")
-    return name_models(tuple(paths)), text
+    named = name_models(tuple(paths))
+    find_files(text)  # an error before models are opened
+    return {name: load_model(path, "score") for name, path in named.items()}, text
 
 
 def _print_models(made: Compared) -> None:

@@ -26,7 +26,7 @@ from snm.cli.options import (
     threads_option,
     unk_option,
 )
-from snm.cli.plots import TERMINAL, Plotted, plot_option, show
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.terminal import notify
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def ppl(
 
         report, charts = of_text(model, encoded, chosen_threads(threads))
     print_json(asdict(report)) if as_json else _print_perplexity(report)
-    if not as_json or plot != TERMINAL:
-        show(charts, plot)
+    show(charts, plot, as_json)
 
 
 @click.command()
