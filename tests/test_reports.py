@@ -118,7 +118,9 @@ def test_notebooks_show_explanations_and_reports(model_path: Path) -> None:
     assert explained._repr_html_().count('class="snm-word"') == 4
     assert explained[0]._repr_html_().count('class="snm-word"') == 1
     assert "ppl" in model.perplexity(["the cat"])._repr_html_()
-    assert "<caption>All figures" in snm.compare([model, model], iter(["the cat sees fish"]), resamples=5)._repr_html_()
+    compared = snm.compare([model, model], iter(["the cat sees fish"]), resamples=5)._repr_html_()
+    assert "<caption>All figures" in compared
+    assert "<caption>Compared with" in compared
     framed = snm.report(model, iter(["the cat sees fish"]), resamples=5)._repr_html_()
     assert Tags(framed).names == {"iframe"}
     assert 'sandbox=""' in framed

@@ -50,6 +50,6 @@ def _word(text: str, probability: float, shares: Sequence[Share], shown: int) ->
     hot = heat(bits)
     colour = ",".join(str(round(a + (b - a) * hot)) for a, b in zip(_COLD, _HOT, strict=True))
     return tag(
-        "span", word(text), tag("span", about, Html("<br>"), joined(lines, "<br>"), role="tooltip"), class_="snm-word",
+        "span", word(text), tag("span", about, Html("<br>"), joined(lines), role="tooltip"), class_="snm-word",
         style=f"background:rgb({colour})", tabindex="0",
     )  # fmt: skip

@@ -133,6 +133,29 @@ def summary(comparison: Compared) -> Html:
     return table("All figures", header, (_row(model) for model in comparison.models))
 
 
+def differences(comparison: Compared) -> Html:
+    """The table of the models' differences from the first."""
+    rows = [
+        [
+            word(m.name), _percent(m.difference.ratio.value - 1),
+            f"{_percent(m.difference.ratio.low - 1)} to {_percent(m.difference.ratio.high - 1)}",
+            p_value(m.difference, comparison.resamples), f"{m.difference.better:.1%}",
+        ]
+        for m in comparison.models
+        if m.difference is not None
+    ]  # fmt: skip
+    header = ["model", "perplexity", "95 % interval", "p-value", "sentences predicted better"]
+    return table(f"Compared with {comparison.models[0].name}", header, rows)
+
+
+def in_notebook(comparison: Compared) -> Html:
+    """Both tables, and what models are compared by."""
+    several = len(comparison.models) > 1
+    return joined(
+        [summary(comparison), *([differences(comparison), tag("p", comparison.basis_text)] if several else [])]
+    )
+
+
 def _row(model: ModelFigures) -> list[object]:
     p = model.perplexity
     return [
@@ -162,17 +185,7 @@ def _comparison(report: Findings) -> Iterator[Html]:
     if chart is None:
         return
     first = comparison.models[0].name
-    rows = [
-        [
-            word(m.name), _percent(m.difference.ratio.value - 1),
-            f"{_percent(m.difference.ratio.low - 1)} to {_percent(m.difference.ratio.high - 1)}",
-            p_value(m.difference, comparison.resamples), f"{m.difference.better:.1%}",
-        ]
-        for m in comparison.models
-        if m.difference is not None
-    ]  # fmt: skip
-    header = ["model", "perplexity", "95 % interval", "p-value", "sentences predicted better"]
-    yield _scrolled(table(f"Compared with {first}", header, rows))
+    yield _scrolled(differences(comparison))
     yield tag(
         "p", "The p-value is how probable a difference as large is by chance, by the paired bootstrap: all models are "
         "measured on the same drawn sentences.", class_="quiet",

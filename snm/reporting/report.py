@@ -36,7 +36,7 @@ class Comparison(Compared):
     """The perplexities of models on a text, and how they differ. `snm compare` prints it."""
 
     def _repr_html_(self) -> str:
-        return page.summary(self)
+        return page.in_notebook(self)
 
 
 class Report(Findings):
