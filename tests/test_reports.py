@@ -89,6 +89,17 @@ def test_a_report_on_every_family(kind: str, tmp_path: Path) -> None:
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_a_report_on_a_hybrid(tmp_path: Path) -> None:
+    model = snm.mix_gated([golden("snm"), golden("lstm")], TEXT, tmp_path / "hybrid.model", units=4)
+    made = report(model, TEXT, resamples=20)
+    assert made.comparison.models[0].perplexity.ppl == pytest.approx(model.perplexity(TEXT).ppl)
+    assert [one.title for one in made.details[0].contributions] == ["By member", "By feature type"]
+    assert {part.name for part in made.details[0].contributions[0].parts} == {"snm", "lstm"}
+    assert [one.title for one in made.details[0].sizes][0] == "By member"
+    made.save(tmp_path / "report.html")
+    assert "lstm: rnn" in (tmp_path / "report.html").read_text()
+
+
 def test_all_families_together(tmp_path: Path) -> None:
     made = report([golden(kind) for kind in KINDS], TEXT, resamples=50)
     assert [model.name for model in made.comparison.models] == KINDS
@@ -167,6 +178,15 @@ def test_p_values() -> None:
     assert np.mean(np.array(by_chance) < 0.05) < 0.15
     assert 0.35 < np.mean(by_chance) < 0.65
     assert max(differing(random, 0.1) for _ in range(5)) < 0.02
+
+
+@pytest.mark.parametrize(("sentences", "p_value"), [(1, 1.0), (3, 0.25), (40, 1 / 51)])
+def test_few_sentences_show_little(sentences: int, p_value: float) -> None:
+    first, units = np.full(sentences, -10.0), np.full(sentences, 5.0)
+    sums = resample(np.array([first, first + 1, units]), 50, 1)
+    found = difference(first, first + 1, units, (sums[:, 0], sums[:, 1], sums[:, 2]))
+    assert found.p_value == pytest.approx(p_value)
+    assert found.ratio.value == pytest.approx(math.exp(-0.2))
 
 
 def test_a_model_beside_itself(model_path: Path, corpus_file: Path) -> None:

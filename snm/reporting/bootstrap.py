@@ -71,7 +71,8 @@ def difference(
 
     ln P and numbers of words of each sentence (sentences,), and the sums of the three over drawn ones (resamples,). The
     p-value is two-sided: the share of draws in which the difference of ln P a word is as far from that of the text as
-    that is from 0, with one draw more on either side.
+    that is from 0, with one draw more on either side. n sentences cannot show less than 2^(1 - n), however alike their
+    draws are: as probable is it that all of them favour the same model by chance.
     """
     total = float((first.sum() - second.sum()) / units.sum())
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -81,4 +82,5 @@ def difference(
     counted = units > 0
     better = float((second > first)[counted].mean() + (second == first)[counted].mean() / 2)
     ratio = interval(float(np.exp(total)), np.exp(differences))
-    return Difference(ratio, min(1.0, (1 + as_far) / (1 + len(differences))), better)
+    least = 2.0 ** (1 - min(int(counted.sum()), 1000))
+    return Difference(ratio, max(least, (1 + as_far) / (1 + len(differences))), better)

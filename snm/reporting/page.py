@@ -150,10 +150,12 @@ def differences(comparison: Compared) -> Html:
 
 def in_notebook(comparison: Compared) -> Html:
     """Both tables, and what models are compared by."""
-    several = len(comparison.models) > 1
-    return joined(
-        [summary(comparison), *([differences(comparison), tag("p", comparison.basis_text)] if several else [])]
-    )
+    parts = [summary(comparison)]
+    if any(model.difference is not None for model in comparison.models):
+        parts.append(differences(comparison))
+    if len(comparison.models) > 1:
+        parts.append(tag("p", comparison.basis_text))
+    return joined(parts)
 
 
 def _row(model: ModelFigures) -> list[object]:

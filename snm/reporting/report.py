@@ -115,7 +115,7 @@ def _named(models: Sequence[str | Path | LanguageModel]) -> dict[str, str | Path
     """Models by the names of their folders, with as many of the folders above as tell them apart."""
     paths = [Path(model.path if isinstance(model, LanguageModel) else file_path("model", model)) for model in models]
     for depth in range(1, max((len(path.parts) for path in paths), default=1) + 1):
-        names = ["/".join(path.parts[-depth:]).removesuffix(".model") for path in paths]
+        names = ["/".join(path.parts[-depth:]).removesuffix(".model").removesuffix(".arpa") for path in paths]
         if len(set(names)) == len(names):
             return dict(zip(names, models, strict=True))
     return {f"{name} ({i})": model for i, (name, model) in enumerate(zip(names, models, strict=True), 1)}
@@ -134,7 +134,7 @@ def _compare(
     figures = []
     for i, one in enumerate(scored):
         found = None
-        if i and basis.kind != NOTHING:
+        if i and basis.kind != NOTHING and basis.units.any():
             pair = drawn[:, 2 * n], drawn[:, 2 * n + i], drawn[:, -1]
             found = difference(columns[2 * n], columns[2 * n + i], columns[-1], pair)
         spread = interval(one.report.ppl, perplexity(drawn[:, i], drawn[:, n + i]))
