@@ -95,7 +95,7 @@ def test_a_report_on_a_hybrid(tmp_path: Path) -> None:
     assert made.comparison.models[0].perplexity.ppl == pytest.approx(model.perplexity(TEXT).ppl)
     assert [one.title for one in made.details[0].contributions] == ["By member", "By feature type"]
     assert {part.name for part in made.details[0].contributions[0].parts} == {"snm", "lstm"}
-    assert [one.title for one in made.details[0].sizes][0] == "By member"
+    assert made.details[0].sizes[0].title == "By member"
     made.save(tmp_path / "report.html")
     assert "lstm: rnn" in (tmp_path / "report.html").read_text()
 
@@ -340,6 +340,7 @@ def test_ranks_are_those_of_the_counts(model_path: Path, kn: snm.LanguageModel, 
 
 def test_hard_words_and_sentences(model_path: Path) -> None:
     text = ["the cat sees fish", "the old man likes cake", "cake cake cake cake cake cake", "a dog eats zork"]
+    text.append(text[2])
     made = report(model_path, iter(text), resamples=5)
     model = snm.load(model_path)
     scored = [one for line in model.score_words(text) for one in line]
@@ -350,6 +351,7 @@ def test_hard_words_and_sentences(model_path: Path) -> None:
     assert "the old man likes" in [place.before for place in made.hardest_places]
     assert made.unknown_words == [("zork", 1)]
     assert [word for word, _ in made.hardest_sentences[0].words] == [*text[2].split(), "↵"]
+    assert len(made.hardest_sentences) == 2  # of five words and more; one is there twice
     assert made.hardest_sentences[0].ppl[0] == pytest.approx(model.perplexity([text[2]]).ppl)
     assert all(word.times >= 2 for word in made.hardest_words)
 

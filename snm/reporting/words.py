@@ -50,7 +50,8 @@ class Word:
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence: its perplexity under each model, and its words with their bits under the first."""
+    """A sentence: its perplexity under each model, and its words with their bits under the first, as models are
+    compared; 0 of words that do not count."""
 
     ppl: list[float | None]
     words: list[tuple[str, float]]
@@ -188,8 +189,12 @@ def hardest_sentences(scored: Sequence[Scored], basis: Basis) -> list[Line]:
     long_enough = basis.units > LEAST_WORDS
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = np.where(long_enough, -basis.sums[0] / basis.units, -math.inf)
-    order = np.argsort(-cost, kind="stable")[:SHOWN_SENTENCES]
-    return [_line(scored, basis, int(i)) for i in order if long_enough[i]]
+    order, different = np.argsort(-cost, kind="stable"), dict[bytes, int]()
+    for i in order[: int(long_enough.sum())].tolist():
+        different.setdefault(scored[0].divided[i], i)
+        if len(different) == SHOWN_SENTENCES:
+            break
+    return [_line(scored, basis, i) for i in different.values()]
 
 
 def most_different(scored: Sequence[Scored], basis: Basis, other: int) -> tuple[list[Line], list[Line]]:
@@ -206,7 +211,7 @@ def _line(scored: Sequence[Scored], basis: Basis, line: int, models: tuple[int, 
     first = scored[0]
     begin, end = np.searchsorted(first.line, [line, line + 1])
     words = [*words_of(first, line), "↵"]
-    bits = [_bits(log) or 0.0 for log in first.logs[begin:end].tolist()]
+    bits = [_bits(log) or 0.0 for log in basis.logs[0][begin:end].tolist()]
     if len(bits) != len(words):  # words that the text does not tell
         bits = [0.0] * len(words)
     shown = list(zip(words, bits, strict=True))
