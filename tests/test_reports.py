@@ -314,6 +314,10 @@ def test_wrong_arguments(model_path: Path) -> None:
         report([], ["a"])
     with pytest.raises(SettingsError, match="models is 3"):
         compare(3, ["a"])  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="path is 3"):
+        report([3], iter(["a"]))  # type: ignore[list-item]
+    with pytest.raises(snm.errors.ModelNotFound):
+        report("/no/such.model", iter(["a"]))
     with pytest.raises(SettingsError, match="resamples"):
         compare([model_path, model_path], ["a"], resamples=0)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snm.reporting.scores import Scored
+from snm.reporting.scores import Scored, without_nan
 
 UNK, SPELLED, KNOWN, NOTHING = "unk", "spelled", "known", "none"
 TEXTS = {
@@ -57,7 +57,7 @@ def basis_of(scored: Sequence[Scored], words: np.ndarray) -> Basis:
     else:
         kind, logs = NOTHING, [one.logs for one in scored]
     n = len(words)
-    sums = [np.bincount(one.line, np.nan_to_num(log), n) for one, log in zip(scored, logs, strict=True)]
+    sums = [np.bincount(one.line, without_nan(log), n) for one, log in zip(scored, logs, strict=True)]
     if aligned:
         units = np.bincount(first.line, ~np.isnan(logs[0]), n)
     else:  # what white space separates

@@ -21,7 +21,7 @@ from snm.reporting.bootstrap import difference, interval, perplexity, resample
 from snm.reporting.contributions import contributions
 from snm.reporting.curves import curves
 from snm.reporting.figures import Compared, Detail, Findings, ModelFigures
-from snm.reporting.scores import Scored, score
+from snm.reporting.scores import Scored, score, without_nan
 from snm.reporting.sizes import model_bytes, sizes
 from snm.reporting.texts import Sample, read_sample
 from snm.storage import replaced_file
@@ -107,13 +107,13 @@ def _open(models: Models, progress: Progress, opened: ExitStack) -> dict[str, La
         if isinstance(model, LanguageModel):
             made[str(name)] = model
         else:
-            made[str(name)] = opened.enter_context(load(file_path("model", model), progress=progress))
+            made[str(name)] = opened.enter_context(load(model, progress=progress))
     return made
 
 
 def _named(models: Sequence[str | Path | LanguageModel]) -> dict[str, str | Path | LanguageModel]:
     """Models by the names of their folders, with as many of the folders above as tell them apart."""
-    paths = [Path(model.path if isinstance(model, LanguageModel) else file_path("model", model)) for model in models]
+    paths = [Path(str(model.path if isinstance(model, LanguageModel) else model)) for model in models]
     for depth in range(1, max((len(path.parts) for path in paths), default=1) + 1):
         names = ["/".join(path.parts[-depth:]).removesuffix(".model").removesuffix(".arpa") for path in paths]
         if len(set(names)) == len(names):
@@ -125,7 +125,7 @@ def _compare(
     scored: list[Scored], basis: Basis, kept: Sample, resamples: int, seed: int, progress: Progress
 ) -> Comparison:
     n, lines = len(scored), len(kept.lines)
-    sums = [np.bincount(one.line, np.nan_to_num(one.logs), lines) for one in scored]
+    sums = [np.bincount(one.line, without_nan(one.logs), lines) for one in scored]
     units = [np.bincount(one.line, ~np.isnan(one.logs), lines) for one in scored]
     with_words = units[0] > 0
     columns = np.array([*sums, *units, *basis.sums, basis.units])[:, with_words]

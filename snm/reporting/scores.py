@@ -81,6 +81,11 @@ def scored_of(
     return Scored(name, model, text, model.report_of(text, p, seconds), words, logs, spelled, line, divided)
 
 
+def without_nan(logs: np.ndarray) -> np.ndarray:
+    """ln P with 0 for words that are left out."""
+    return np.where(np.isnan(logs), 0.0, logs)
+
+
 def _spelled(model: LanguageModel, text: Text, words: np.ndarray, logs: np.ndarray) -> np.ndarray | None:
     """ln P of each target with unknown words spelled; None if the model cannot."""
     unknown = words == UNKNOWN

@@ -12,7 +12,7 @@ import numpy as np
 from snm.errors import InputError
 from snm.progress import Notify, Progress
 from snm.text.encoding import as_lines
-from snm.text.files import BadLines, Sources, are_files, find_files, names, plain_size, read_blocks
+from snm.text.files import STDIN, BadLines, Sources, are_files, find_files, names, plain_size, read_blocks
 
 PIECE = 1 << 16  # bytes that are kept or left out together, whole lines
 
@@ -78,7 +78,9 @@ def read_sample(sources: Sources, limit: int, on_error: str, progress: Progress,
 
 def _title(sources: Sources) -> str:
     """The name of a text for readers elsewhere: that of its file, without the folders above."""
-    return Path(sources).name or str(sources) if isinstance(sources, str | Path) else names(sources)
+    if isinstance(sources, str | Path) and str(sources) != STDIN:
+        return Path(sources).name or str(sources)
+    return "standard input" if str(sources) == STDIN else names(sources)
 
 
 def _pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from snm.baselines.backoff.model import BackoffModel
 from snm.layouts.tokens import END, UNKNOWN
 from snm.model import LanguageModel
 from snm.reporting.basis import Basis
-from snm.reporting.scores import Scored
+from snm.reporting.scores import Scored, without_nan
 from snm.scoring.mixture import MixtureModel
 from snm.scoring.model import SnmModel
 from snm.scoring.sources import SourcesModel
@@ -93,7 +93,7 @@ def _bands(names: list[str], band: np.ndarray, logs: list[np.ndarray]) -> list[B
     """The bands that have words. band: the number of each target's"""
     n = len(names)
     counts = [np.bincount(band, ~np.isnan(one), n) for one in logs]
-    sums = [-np.bincount(band, np.nan_to_num(one), n) / math.log(2) for one in logs]
+    sums = [-np.bincount(band, without_nan(one), n) / math.log(2) for one in logs]
     total = max(float(sums[0].sum()), 1e-300)
     return [
         Band(
@@ -149,7 +149,7 @@ def hardest_words(scored: Sequence[Scored], basis: Basis, least: int) -> list[Wo
     counted = first.known & ~np.isnan(basis.logs[0]) & (first.words != END)
     ids, n = first.words[counted], len(first.model.vocabulary)
     times = np.bincount(ids, minlength=n)
-    sums = [-np.bincount(ids, np.nan_to_num(basis.logs[i][counted]), n) / math.log(2) for i in range(len(scored))]
+    sums = [-np.bincount(ids, without_nan(basis.logs[i][counted]), n) / math.log(2) for i in range(len(scored))]
     bits = np.where(times >= least, sums[0] / np.maximum(times, 1), 0)
     best = np.argsort(-bits, kind="stable")[:SHOWN]
     words = first.model.vocabulary.words
@@ -160,7 +160,7 @@ def hardest_places(scored: Sequence[Scored], basis: Basis) -> list[Word]:
     """The known words that take most bits where they are, under the first model, with the words before them."""
     first = scored[0]
     logs = np.where(first.known & (first.words != END), basis.logs[0], np.nan)
-    order = np.argsort(np.nan_to_num(logs), kind="stable")[:SHOWN]
+    order = np.argsort(without_nan(logs), kind="stable")[:SHOWN]
     begins = np.searchsorted(first.line, first.line[order])
     found = []
     for at, begin in zip(order.tolist(), begins.tolist(), strict=True):
