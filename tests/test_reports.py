@@ -463,6 +463,14 @@ def test_sizes_of_pruned_and_older_models(model_path: Path, corpus_file: Path, t
     assert [chart.title for chart in plots.of_pruning(snm.load(model_path), smaller)] == ["Size, MB", "Size, links"]
 
 
+def test_sizes_that_pruning_tried_are_a_curve(kn: snm.LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
+    smaller = snm.prune(kn, tmp_path / "pruned.model", loss=0.3, dev=corpus_file)
+    tried = smaller.manifest["pruning"]["tried"]
+    fitting = [size for size, loss in tried if loss <= 0.3]
+    assert smaller.manifest["pruning"]["budget"]["size"] == min(fitting)
+    assert "Pruning" in [chart.title for chart in plots.of_pruning(kn, smaller)]
+
+
 def test_the_course_of_training_is_recorded(model_path: Path) -> None:
     training = snm.load(model_path).manifest["training"]
     assert 1 < len(training["course"]) <= 32 or len(training["course"]) == 1
