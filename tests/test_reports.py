@@ -26,7 +26,7 @@ from snm.reporting.report import compare, report
 from snm.reporting.sizes import model_bytes, sizes
 from snm.reporting.texts import PIECE, read_sample
 from snm.reporting.words import ranks_of
-from tests.conftest import shared_data
+from tests.conftest import shared_data, write_bigrams
 from tests.test_markup import HOSTILE, Tags
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -463,12 +463,14 @@ def test_sizes_of_pruned_and_older_models(model_path: Path, corpus_file: Path, t
     assert [chart.title for chart in plots.of_pruning(snm.load(model_path), smaller)] == ["Size, MB", "Size, links"]
 
 
-def test_sizes_that_pruning_tried_are_a_curve(kn: snm.LanguageModel, corpus_file: Path, tmp_path: Path) -> None:
-    smaller = snm.prune(kn, tmp_path / "pruned.model", loss=0.3, dev=corpus_file)
+def test_sizes_that_pruning_tried_are_a_curve(tmp_path: Path) -> None:
+    text, dev = (write_bigrams(tmp_path / f"{seed}.txt", seed, 1500, 300, 20) for seed in (1, 2))
+    model = snm.train(text, tmp_path / "kn.model", snm.Settings(model="kn", order=3, threads=1))
+    smaller = snm.prune(model, tmp_path / "pruned.model", loss=0.3, dev=dev)
     tried = smaller.manifest["pruning"]["tried"]
     fitting = [size for size, loss in tried if loss <= 0.3]
     assert smaller.manifest["pruning"]["budget"]["size"] == min(fitting)
-    assert "Pruning" in [chart.title for chart in plots.of_pruning(kn, smaller)]
+    assert "Pruning" in [chart.title for chart in plots.of_pruning(model, smaller)]
 
 
 def test_the_course_of_training_is_recorded(model_path: Path) -> None:
