@@ -167,7 +167,7 @@ def draw() -> str:
         for column, room in enumerate(rooms):
             x = width / 2 + (column - (len(rooms) - 1) / 2) * (box + 30)
             places[room] = (x, top + row * height)
-    places["reference"] = (width - box / 2 - 10, top + 8 * height)
+    places["reference"] = (width - box / 2 - 10, top + 9 * height)
     bottom = top + height * len(floors)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 30}" font-family="sans-serif" '
