@@ -60,7 +60,7 @@ def plan(
     if plot is not None:
         from snm.reporting.plots import of_growth
 
-        show(of_growth(made), plot, as_json)
+        show(of_growth(made.growth), plot, as_json)
 
 
 def _rows(p: Plan) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from snm.errors import InputError
 from snm.layouts.tokens import END
 from snm.markup.charts import Bars, Chart, Lines
 from snm.model import LanguageModel, PerplexityReport
-from snm.planning.plan import Plan
 from snm.reporting import charts
 from snm.reporting.basis import basis_of
 from snm.reporting.curves import curves
@@ -55,9 +55,8 @@ def of_pruning(before: LanguageModel, after: LanguageModel) -> list[Chart]:
     return [*made, *(curve for curve in curves(after) if curve.title == "Pruning")]
 
 
-def of_growth(plan: Plan) -> list[Chart]:
-    """Rows and links by the length of the text: its beginnings, and the forecast of all of it."""
-    lines = {
-        name: [(point[0] / 1e6, point[k] / 1e6) for point in plan.growth] for k, name in enumerate(("rows", "links"), 1)
-    }
-    return [Lines("Growth of rows and links", lines, "million tokens", "million")] if len(plan.growth) > 1 else []
+def of_growth(growth: Sequence[tuple[int, int, int]]) -> list[Chart]:
+    """Rows and links by the length of a text. growth: tokens, rows and links, see `snm.planning.plan.Plan`"""
+    names = enumerate(("rows", "links"), 1)
+    lines = {name: [(point[0] / 1e6, point[k] / 1e6) for point in growth] for k, name in names}
+    return [Lines("Growth of rows and links", lines, "million tokens", "million")] if len(growth) > 1 else []
