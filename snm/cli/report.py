@@ -64,8 +64,8 @@ def report(
     from snm.reporting.report import report as make
     from snm.storage import replaced_file
 
-    named, text = _arguments(models, 1)
-    with replaced_file(output) as stream:
+    with replaced_file(output) as stream:  # first: an error before any work
+        named, text = _arguments(models, 1)
         made = make(
             named, text, sample=sample, resamples=resamples, seed=seed, threads=chosen_threads(threads),
             on_error=on_error, progress=Bars(as_json), notify=notify(as_json=as_json),

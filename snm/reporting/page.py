@@ -194,7 +194,7 @@ def _comparison(report: Findings) -> Iterator[Html]:
     )  # fmt: skip
     yield _pair(iter([_card(chart)]))
     for name in report.better:
-        yield tag("h3", f"{name} and {first}: sentences with the largest difference")
+        yield tag("h3", f"{name} and {first}: sentences with the largest difference", class_="screen")
         for title, lines in (("better", report.better[name]), ("worse", report.worse[name])):
             if lines:
                 parts = [_difference(line, first, name) for line in lines]
