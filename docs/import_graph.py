@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "snm"
 ROOMS: list[list[str]] = [
     ["errors", "progress", "system", "version"],
-    ["arguments", "parallel", "memory", "devices", "storage", "remote"],
+    ["arguments", "parallel", "memory", "devices", "storage", "remote", "markup"],
     ["layouts"],
     ["kernels"],
     ["text"],
@@ -22,12 +22,12 @@ ROOMS: list[list[str]] = [
     ["matrix"],
     ["gate"],
     ["tensors"],
-    ["model", "manifest"],
+    ["model", "manifest", "describing"],
     ["scoring"],
     ["baselines"],
     ["loading"],
     ["kenlm"],
-    ["description", "evaluation", "mixing", "settings", "sources"],
+    ["evaluation", "mixing", "settings", "sources"],
     ["hybrids", "pruning"],
     ["projection"],
     ["cluster"],
@@ -38,6 +38,7 @@ ROOMS: list[list[str]] = [
     ["pipeline", "integrations", "decoding", "rescoring"],
     ["exporting"],
     ["reproduction", "demo", "warmup", "planning", "adapting"],
+    ["reporting"],
     ["server"],
     ["cli"],
 ]
@@ -166,7 +167,7 @@ def draw() -> str:
         for column, room in enumerate(rooms):
             x = width / 2 + (column - (len(rooms) - 1) / 2) * (box + 30)
             places[room] = (x, top + row * height)
-    places["reference"] = (width - box / 2 - 10, top + 8 * height)
+    places["reference"] = (width - box / 2 - 10, top + 9 * height)
     bottom = top + height * len(floors)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 30}" font-family="sans-serif" '

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from snm.planning.tuning import Tuning as Tuning
     from snm.planning.tuning import tune as tune
     from snm.pruning.models import prune as prune
+    from snm.reporting.report import Comparison as Comparison
+    from snm.reporting.report import Report as Report
+    from snm.reporting.report import compare as compare
+    from snm.reporting.report import report as report
     from snm.scoring.hybrid import HybridModel as HybridModel
     from snm.scoring.mixture import MixtureModel as MixtureModel
     from snm.scoring.model import SnmModel as SnmModel
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BackoffModel": "baselines.backoff.model",
+    "Comparison": "reporting.report",
     "CountedText": "counted",
     "Explanation": "model",
     "FilterReport": "filtering",
@@ -77,6 +82,7 @@ _HOME = {
     "NeuralModel": "baselines.neural.model",
     "PerplexityReport": "model",
     "Plan": "planning.plan",
+    "Report": "reporting.report",
     "Settings": "settings",
     "SnmError": "errors",
     "SnmModel": "scoring.model",
@@ -90,6 +96,7 @@ _HOME = {
     "Tuning": "planning.tuning",
     "Vocabulary": "text.vocabulary",
     "adapt": "adapting",
+    "compare": "reporting.report",
     "count_text": "pipeline",
     "export_arpa": "exporting",
     "filter_text": "filtering",
@@ -104,6 +111,7 @@ _HOME = {
     "plan": "planning.plan",
     "prune": "pruning.models",
     "push_to_hub": "integrations.hub",
+    "report": "reporting.report",
     "train": "pipeline",
     "tune": "planning.tuning",
     "verify": "evaluation",

@@ -47,6 +47,9 @@ class Explanation:
     probability: float
     parts: list[Part]
 
+    def _repr_html_(self) -> str:
+        return Explanations([self])._repr_html_()
+
     @property
     def sources(self) -> dict[str, float]:
         """What each source contributes: the sum of its parts' shares. Empty in a model without sources."""
@@ -55,6 +58,22 @@ class Explanation:
             if part.source is not None:
                 found[part.source] = found.get(part.source, 0.0) + part.share
         return found
+
+
+class Explanations(list[Explanation]):
+    """The explanations of the words of a sentence, in their order. A notebook shows them as coloured words."""
+
+    def _repr_html_(self) -> str:
+        from snm.markup.words import Share, coloured
+
+        return coloured(
+            (
+                explanation.word,
+                explanation.probability,
+                [Share(p.feature, p.share / (explanation.probability or 1.0), p.source) for p in explanation.parts],
+            )
+            for explanation in self
+        )
 
 
 IDS = np.dtype(np.uint32)  # of word ids and states
@@ -118,6 +137,12 @@ class LanguageModel(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        from snm.describing import describe
+        from snm.markup.html import properties
+
+        return properties(str(self.path), describe(self.manifest, self.path))
 
     def close(self) -> None:
         """Let go of the model's files. Every later call of the model raises `ClosedModel`."""
@@ -235,10 +260,13 @@ class LanguageModel(ABC):
         begun = time.perf_counter()
         p = self.probabilities(text.tokens, threads=threads)
         seconds = time.perf_counter() - begun
-        target = text.targets()
-        known = text.tokens[target] != UNKNOWN
+        return self.report_of(text, p[text.targets()], seconds)
+
+    def report_of(self, text: Text, p: np.ndarray, seconds: float) -> PerplexityReport:
+        """The perplexity of a text whose targets have these probabilities. (targets,)"""
+        known = text.tokens[text.targets()] != UNKNOWN
         with np.errstate(divide="ignore"):
-            logs = np.log(p[target])
+            logs = np.log(p)
         scored = logs[known] if self.vocabulary.closed else logs
         oov = len(known) - int(known.sum())
         words = text.words + text.sentences if self.vocabulary.tokenizer is not None else text.events
@@ -252,7 +280,7 @@ class LanguageModel(ABC):
             None if spelled is None or not words_known else float(np.exp(-spelled / words)),
         )  # fmt: skip
 
-    def explain(self, sentence: Sentence) -> list[Explanation]:
+    def explain(self, sentence: Sentence) -> Explanations:
         """The features that contribute to each word of a sentence and to its end."""
         raise SettingsError(f"only the probabilities of an SNM can be explained; {self.path} is not one")
 
@@ -537,3 +565,10 @@ class PerplexityReport:
     bits_per_byte: float | None = None
     words: int | None = None
     ppl_word: float | None = None
+
+    def _repr_html_(self) -> str:
+        from snm.markup.html import properties
+
+        figures = {name: value for name, value in vars(self).items() if value is not None}
+        rows = [(k, f"{v:,}" if isinstance(v, int) else f"{v:,.4f}") for k, v in figures.items()]
+        return properties("Perplexity", rows)

@@ -108,6 +108,14 @@ class Counted:
         rows[0] += 1  # the empty feature
         return rows
 
+    def describe_types(self, types: list[str]) -> dict[str, dict[str, int]]:
+        """Links, and rows of features seen once, by the name of their type, for the manifest."""
+        links, described = self.store.links_by_type, {"singles": self.store.singles_by_type}
+        if links is not None:
+            described["links"] = links.copy()
+            described["links"][0] += len(self.unigrams.targets)
+        return {f"{what}_by_type": dict(zip(types, n.tolist(), strict=False)) for what, n in described.items()}
+
 
 def train(
     sources: Sources | Mapping[str, Sources] | None,
@@ -562,6 +570,7 @@ def _describe_training(
         "engine": engine,
         "prune": settings.prune,
         "losses": report.losses,
+        "course": report.course,
         "dev_perplexities": report.perplexities,
         "best_pass": report.best_pass,
     }
@@ -726,6 +735,7 @@ def finish_snm(
         described = {"units": job.settings.gate, "folds": folds, **asdict(report)}
     counted.store.remove()
     how: dict[str, Any] = {"text": figures, "pages": pages, "training": training, "gate": described}
+    how |= counted.describe_types([str(kind) for kind in extractor.spec.types])
     if extractor.spec.caches:
         how["requires"] = ["cache"]
     if extractor.vocabulary.fields:

@@ -87,10 +87,12 @@ def test_any_rows_are_encoded_as_the_reference_does(rows: dict[int, dict[int, in
     check([(key_of(key), sorted(row.items())) for key, row in sorted(rows.items())], bucket_bits)
 
 
-def test_rows_and_singles_by_type() -> None:
+def test_rows_singles_and_links_by_type() -> None:
     layout = KeyLayout(3, 2, 1)
-    counts = counts_of([(0 << 2 | 1, [(3, 2)]), (1 << 2 | 1, [(3, 1)]), (3 << 2 | 1, [(3, 1)]), (7 << 2 | 1, [(1, 1)])])
-    assert encode(counts, 0, 2, layout).by_type.tolist() == [[1, 1, 0, 2], [0, 1, 0, 2]]
+    counts = counts_of(
+        [(0 << 2 | 1, [(3, 2), (4, 1)]), (1 << 2 | 1, [(3, 1)]), (3 << 2 | 1, [(3, 1)]), (7 << 2 | 1, [(1, 1)])]
+    )
+    assert encode(counts, 0, 2, layout).by_type.tolist() == [[1, 1, 0, 2], [0, 1, 0, 2], [2, 1, 0, 2]]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -104,6 +106,10 @@ def test_a_store_has_the_rows_in_the_order_of_keys(threads: int, tmp_path: Path)
     types = extractor.layout.type_of(expected.features)
     assert np.array_equal(store.rows_by_type, np.bincount(types, minlength=len(store.rows_by_type)))
     assert store.singles_by_type.sum() == np.count_nonzero(expected.feature_counts == 1)
+    assert store.links_by_type is not None
+    assert np.array_equal(
+        store.links_by_type, np.bincount(np.repeat(types, np.diff(expected.offsets)), minlength=len(store.rows_by_type))
+    )
     assert np.array_equal(store.words, np.bincount(text.tokens, minlength=202))
     for rows, bits in ((1, None), (100, 3), (1000, 40), (1 << 30, None)):
         parts = list(store.parts(rows, bits, threads))

@@ -235,7 +235,8 @@ def tour(folder: Path) -> dict[str, Any]:
         return sorted(path.name for path in folder.iterdir())
 
     def train(name: str, **how: Any) -> None:
-        with snm.train(text, folder / name, Settings(threads=2, folds=0, **how), force=True, notify=said.append) as model:
+        settings = Settings(threads=2, folds=0, **how)
+        with snm.train(text, folder / name, settings, force=True, notify=said.append) as model:
             figures[name] = {"files": model.manifest["files"], "ppl": model.perplexity(test).ppl}
 
     for _ in range(2):  # the second replaces the first

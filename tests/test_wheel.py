@@ -214,8 +214,9 @@ def test_the_first_model_takes_three_lines_in_an_empty_environment(
     (first, p), *_ = eval(made.stdout)
     assert first in ("cat", "dog", "old")
     assert p == pytest.approx(snm.load(tmp_path / "my.model").next_words("the", k=3)[0][1])
+    names = "from importlib.metadata import distributions as d; print(*sorted(x.name for x in d()))"
     listed = subprocess.run(
-        [str(empty), "-I", "-c", "from importlib.metadata import distributions as d; print(*sorted(x.name for x in d()))"],
+        [str(empty), "-I", "-c", names],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert set(listed) == {"snm", *(package.name for package in dependencies("snm").values())}

@@ -27,6 +27,7 @@ from snm.storage import read_fully, write_fully
 from snm.text.encoding import Text
 
 MAX_CODED = 1 << 20  # counts that are coded and written together
+COURSE = 32  # parts of a pass whose losses are recorded
 
 
 class TrainingEvents(Protocol):
@@ -49,6 +50,9 @@ class TrainingEvents(Protocol):
 
     def train(self, adjustment: Any, settings: TrainingSettings, threads: int, advance: Callable[[int], None]) -> float:
         """One pass over all events in their order; returns the mean loss of an event."""
+
+    course: list[float]
+    """The mean loss of each of the COURSE parts of the last pass, in their order; empty where it is not recorded."""
 
     def __len__(self) -> int:
         """Tokens, the unit of `advance`."""
@@ -84,6 +88,7 @@ class AnnotatedEvents:
         self._total = int(unigrams.feature_counts[0])
         self._counts = np.zeros(len(extractor.vocabulary), np.int64)
         self._counts[unigrams.targets] = unigrams.link_counts
+        self.course: list[float] = []
 
     def __len__(self) -> int:
         return len(self.text.tokens)
@@ -181,17 +186,19 @@ class AnnotatedEvents:
             adjustment, self.extractor.n_templates, self.unigrams, settings.loss == "leave-one-out",
             settings.learning_rate(), threads,
         )  # fmt: skip
-        losses: list[float] = []
+        losses: list[tuple[int, float]] = []  # events of a block, and their summed loss
         for run, stored in self.stored_runs(threads):
 
             def work(chunk: int, run: int = run, stored: np.ndarray = stored) -> None:
                 for part, keys, values in self.blocks(run, chunk, stored):
-                    losses.append(trainer.train(keys, tokens[part], values))
+                    losses.append((int(np.count_nonzero(keys[0])), trainer.train(keys, tokens[part], values)))
                     advance(part.stop - part.start)
 
             parallel.run(work, range(len(self._links.runs[run])), threads)
         trainer.finish()
-        return sum(losses) / max(1, self.events)
+        parts = [sums for sums in np.array_split(np.array(losses).reshape(-1, 2), COURSE) if sums[:, 0].any()]
+        self.course = [float(sums[:, 1].sum() / sums[:, 0].sum()) for sums in parts]
+        return sum(loss for _, loss in losses) / max(1, self.events)
 
 
 def event_pairs() -> np.ndarray:

@@ -20,6 +20,8 @@ class TrainingReport:
     losses: list[float] = field(default_factory=list)
     perplexities: list[float] = field(default_factory=list)
     best_pass: int = 0
+    course: list[float] = field(default_factory=list)
+    """The mean loss of each part of the first pass, see `TrainingEvents.course`."""
 
 
 def train_adjustment(
@@ -51,6 +53,7 @@ def train_adjustment(
         elif events is not None:
             with progress(label, len(events)) as bar:
                 report.losses.append(events.train(adjustment, settings, threads, bar))
+            report.course = report.course or events.course
         if dev is None:
             report.best_pass = number
             continue

@@ -18,23 +18,33 @@ from snm.cli.options import (
     on_error_option,
     print_json,
 )
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.terminal import notify
 
 
-@click.command()
+@click.command(cls=Plotted)
 @model_argument
+@plot_option
+@import_option
 @json_option
-def info(path: str, as_json: bool) -> None:
-    """Describe MODEL: features, size, training."""
-    from snm import manifest
-    from snm.description import describe
+def info(path: str, plot: str | None, as_json: bool) -> None:
+    """Describe MODEL: features, size, training.
 
-    m = manifest.read(Path(path)) if os.path.isdir(path) else load_model(path).manifest
+    --plot draws rows, links and bytes by feature type, and learning curves.
+    """
+    from snm import manifest
+    from snm.describing import describe
+
+    model = load_model(path) if plot is not None or not os.path.isdir(path) else None
+    m = manifest.read(Path(path)) if model is None else model.manifest
     if as_json:
         print_json(m)
-        return
-    for name, value in describe(m, Path(path)):
+    for name, value in () if as_json else describe(m, Path(path)):
         click.echo(f"{name:<13} {value}")
+    if plot is not None and model is not None:
+        from snm.reporting.plots import of_model
+
+        show(of_model(model), plot, as_json)
 
 
 @click.command()

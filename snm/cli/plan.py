@@ -9,6 +9,7 @@ import click
 
 from snm.cli.bars import Bars
 from snm.cli.options import GroupedCommand, Number, Size, import_option, json_option, print_json
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.train import settings_of, training_options
 from snm.cli.warmup import compiling
 
@@ -16,22 +17,29 @@ if TYPE_CHECKING:
     from snm.planning.plan import Plan
 
 
-@click.command(cls=GroupedCommand)
+class PlottedPlan(Plotted, GroupedCommand):
+    """A command with --plot and groups of options."""
+
+
+@click.command(cls=PlottedPlan)
 @click.argument("text", nargs=-1, required=True)
 @click.option("-o", "--output", default=".", help="Folder on the disk that would be used.  [default: this folder]")
 @click.option("--nodes", type=Number(1), default=1, show_default=True, help="Machines that count together.")
 @click.option("--sample", type=Size(), default="64M", show_default=True,
               help="Text to read; more is more accurate and takes longer.")  # fmt: skip
+@plot_option
 @training_options
 @import_option
 @json_option
-def plan(text: tuple[str, ...], output: str, nodes: int, sample: int, as_json: bool, **options: Any) -> None:
+def plan(
+    text: tuple[str, ...], output: str, nodes: int, sample: int, plot: str | None, as_json: bool, **options: Any
+) -> None:
     """What training a model on TEXT would take: its size, memory, disk and time.
 
     The other options are those of train. A sample of the text is read, and the options are tried on parts of it, so
     times are those of this machine as busy as it is now. Compressed files are sampled from their beginnings. Expect
     errors of up to a quarter. With --nodes, partitions are counted by several machines, one a task: each reads all
-    tokens once, and one gets all counts.
+    tokens once, and one gets all counts. --plot draws how rows and links grow with the text.
     """
     from snm import warmup
     from snm.planning.plan import plan as make
@@ -49,6 +57,10 @@ def plan(text: tuple[str, ...], output: str, nodes: int, sample: int, as_json: b
     else:
         for name, value in _rows(made):
             click.echo(f"{name:<13} {value}")
+    if plot is not None:
+        from snm.reporting.plots import of_growth
+
+        show(of_growth(made.growth), plot, as_json)
 
 
 def _rows(p: Plan) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from snm.cli.options import (
     print_json,
     threads_option,
 )
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.terminal import notify
 
 
@@ -35,7 +36,7 @@ class Share(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             self.fail(f"{value!r} is not a share; expected a number such as 1% or 0.01", param, ctx)
 
 
-@click.command()
+@click.command(cls=Plotted)
 @model_argument
 @click.option("-o", "--output", required=True, help="Folder of the model to write.")
 @click.option("--size", type=Size(), help="Most bytes that the folder may have, such as 200M.")
@@ -46,17 +47,18 @@ class Share(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 @on_error_option
 @threads_option
 @click.option("--force", is_flag=True, help="Replace a model of that name.")
+@plot_option
 @import_option
 @json_option
 def prune(
     path: str, output: str, size: int | None, links: int | None, loss: float | None, dev: tuple[str, ...],
-    on_error: str, threads: int | None, force: bool, as_json: bool,
+    on_error: str, threads: int | None, force: bool, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write a smaller MODEL, without the links and features that bring least.
 
     MODEL is an SNM or a backoff model (kn, katz, sbo, an ARPA file). Give one of --size, --links and --loss. An SNM
     needs --dev for its best: text that it was not trained on. Without --dev, the --loss of a backoff model is estimated
-    from the model alone.
+    from the model alone. --plot draws what is left, and the sizes that --loss has tried.
     """
     from snm.pruning.models import model_bytes, prune
 
@@ -72,3 +74,7 @@ def prune(
         print_json({**found, "pruning": smaller.manifest.get("pruning")})
     else:
         say(f"wrote {output}: {found['bytes'] / 1e6:,.1f} MB, {found['links']:,} links")
+    if plot is not None:
+        from snm.reporting.plots import of_pruning
+
+        show(of_pruning(model, smaller), plot, as_json)

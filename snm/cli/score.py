@@ -26,9 +26,11 @@ from snm.cli.options import (
     threads_option,
     unk_option,
 )
+from snm.cli.plots import Plotted, plot_option, show
 from snm.cli.terminal import notify
 
 if TYPE_CHECKING:
+    from snm.markup.charts import Chart
     from snm.model import LanguageModel, PerplexityReport
 
 
@@ -62,17 +64,18 @@ def _shown(value: float | None, form: str) -> str:
     return "unknown, the model has no spelling model" if value is None else format(value, form)
 
 
-@click.command()
+@click.command(cls=Plotted)
 @model_argument
 @click.argument("text", nargs=-1)
 @threads_option
 @click.option("--engine", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
               help="Where to score with a neural model.")  # fmt: skip
 @on_error_option
+@plot_option
 @import_option
 @json_option
 def ppl(
-    path: str, text: tuple[str, ...], threads: int | None, engine: str, on_error: str, as_json: bool
+    path: str, text: tuple[str, ...], threads: int | None, engine: str, on_error: str, plot: str | None, as_json: bool
 ) -> None:  # fmt: skip
     """Perplexity of TEXT (or of standard input) under MODEL.
 
@@ -81,6 +84,7 @@ def ppl(
     same vocabulary can be compared. With OOVs spelled, and in bits a byte, every word has a probability of its own, and
     all models can be compared. Bytes are those of the words, and one for the space or line end after each. Where the
     model has a tokenizer, perplexity a word is that of what white space separates, and tokens are its pieces.
+    --plot draws perplexity by the frequency of the word and by the length of the sentence.
     """
     from snm.text.encoding import encode_files
     from snm.text.files import STDIN
@@ -92,8 +96,15 @@ def ppl(
         encoded = encode_files(
             text or STDIN, model.vocabulary, bar, on_error=on_error, notify=notify(), spelling=model.spelling
         )
-    report = model.perplexity(encoded, threads=chosen_threads(threads))
+    charts: list[Chart] = []
+    if plot is None:
+        report = model.perplexity(encoded, threads=chosen_threads(threads))
+    else:
+        from snm.reporting.plots import of_text
+
+        report, charts = of_text(model, encoded, chosen_threads(threads))
     print_json(asdict(report)) if as_json else _print_perplexity(report)
+    show(charts, plot, as_json)
 
 
 @click.command()

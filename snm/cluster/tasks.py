@@ -146,7 +146,7 @@ def count(shard: int, shards: int, source: str, target: str) -> None:
     opened = open_job(source)
     job, links = opened.job, links_of(opened)
     first, last = bucket_range(links.bucket_sizes, shard, shards)
-    chunks, by_type = [np.zeros(0, CHUNK)], np.zeros((2, 1 << opened.extractor.layout.type_bits), np.int64)
+    chunks, by_type = [np.zeros(0, CHUNK)], np.zeros((3, 1 << opened.extractor.layout.type_bits), np.int64)
     with ExitStack() as files:
         codes = files.enter_context(out.create(f"{name}.codes"))
         annotations = None

@@ -35,7 +35,7 @@ class Encoded(NamedTuple):
     first: int  # number of the first bucket
     chunks: np.ndarray  # (buckets,) CHUNK
     codes: np.ndarray  # (words,) uint64
-    by_type: np.ndarray  # (2, 2 ** type_bits) int64: rows of each type, and rows of features seen once
+    by_type: np.ndarray  # (3, 2 ** type_bits) int64: of each type, its rows, those of features seen once, its links
 
     @property
     def rows(self) -> int:
@@ -54,7 +54,9 @@ def encode(counts: Counts, first: int, last: int, layout: KeyLayout) -> Encoded:
     codes = np.zeros(kernels.plan_chunks(counts, edges, layout.bucket_bits, chunks), np.uint64)
     size = kernels.encode_chunks(counts, edges, first, layout.bucket_bits, chunks, codes)
     types = layout.type_of(counts.features)
-    by_type = [np.bincount(few, minlength=1 << layout.type_bits) for few in (types, types[counts.feature_counts == 1])]
+    n = 1 << layout.type_bits
+    by_type = [np.bincount(few, minlength=n) for few in (types, types[counts.feature_counts == 1])]
+    by_type.append(np.bincount(types, np.diff(counts.offsets), n))
     return Encoded(first, chunks, codes[:size].copy(), np.array(by_type, np.int64))
 
 
@@ -75,7 +77,7 @@ class CountsWriter:
         folder.mkdir()
         self._chunks: list[np.ndarray] = []
         self._next = first
-        self._by_type = np.zeros((2, 1 << layout.type_bits), np.int64)
+        self._by_type = np.zeros((3, 1 << layout.type_bits), np.int64)
         self._codes = ArrayWriter(folder / CODES, "<u8")
 
     def append(self, encoded: Encoded) -> None:
@@ -107,6 +109,7 @@ class CountsWriter:
             "links": int(chunks["links"].sum()),
             "rows_by_type": self._by_type[0].tolist(),
             "singles_by_type": self._by_type[1].tolist(),
+            "links_by_type": self._by_type[2].tolist(),
             **more,
             "files": {
                 CODES: {"bytes": (self.folder / CODES).stat().st_size},
@@ -154,6 +157,9 @@ class StoredCounts:
             np.array(d[name], np.int64) for name in ("rows_by_type", "singles_by_type")
         )
         """Rows, and rows of features seen once, by the index of their type. (2 ** type_bits,) int64"""
+        given = d.get("links_by_type")  # counts of older versions have none
+        self.links_by_type = None if given is None else np.array(given, np.int64)
+        """The same of links."""
         self.chunks = read_array(self.folder / CHUNKS)
         """(buckets,) CHUNK"""
         self._sum_up()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from snm.arguments import real_number, shown
-from snm.description import describe
+from snm.describing import describe
 from snm.errors import SettingsError
 from snm.model import LanguageModel, PerplexityReport
 

@@ -66,6 +66,7 @@ class Plan:
     nodes: int
     tasks: int  # of counting, on a cluster: each counts a partition
     moved_bytes: int  # between nodes
+    growth: list[tuple[int, int, int]]  # (tokens, rows, links) of texts of doubling lengths; last, of the whole text
 
 
 def plan(
@@ -121,6 +122,7 @@ class Planner:
         self.templates = len(settings.spec.templates)
         self.events = round(sample.text.events * sample.ratio)
         """Words and sentence ends of the whole text."""
+        self.growth: list[tuple[int, int, int]] = []
 
     def plan(self, nodes: int) -> Plan:
         """The whole plan."""
@@ -141,7 +143,7 @@ class Planner:
             spilled_bytes=counting.spill.bytes, memory=round(counting.memory), disk=max(stages.values()),
             disk_by_stage=stages, disk_free=self.free, model_bytes=round(model), seconds=round(sum(wall.values()), 1),
             seconds_by_stage=wall, cpu_seconds=round(float(sum(both[1] for both in seconds.values())), 1), nodes=nodes,
-            tasks=tasks, moved_bytes=round(moved),
+            tasks=tasks, moved_bytes=round(moved), growth=self.growth,
         )  # fmt: skip
 
     @property
@@ -180,6 +182,8 @@ class Planner:
                 found = np.bincount(part.tokens, minlength=len(vocabulary))
                 words.append(int(np.count_nonzero(found >= s.min_count)))
         whole = grown(made, words, self.sample.ratio)
+        shown = made if self.sample.ratio == 1 else [*made, whole]
+        self.growth = [(round(f.tokens), round(f.rows), round(f.links)) for f in shown]
         found_words = len(vocabulary) if self.sample.whole or s.vocab is not None else whole.words
         return replace(whole, words=min(found_words, len(SPECIAL) + (s.max_words or found_words)))
 

@@ -22,6 +22,8 @@ class Budget:
     size: int | None = None
     links: int | None = None
     loss: float | None = None
+    tried: tuple[tuple[int, float], ...] = ()
+    """The sizes that were tried for a loss, and the loss of each."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("size", "links", "loss") if getattr(self, name) is not None]
@@ -86,4 +88,5 @@ def describe(budget: Budget, criterion: str, **before: Any) -> dict[str, Any]:
     """The entry `pruning` of a manifest: the budget, the criterion, and further figures."""
     names = ("size", "links", "loss")
     given = {name: value for name in names if (value := getattr(budget, name)) is not None}
-    return {"budget": given, "criterion": criterion, **before}
+    tried = {"tried": [list(one) for one in budget.tried]} if budget.tried else {}
+    return {"budget": given, "criterion": criterion, **before, **tried}

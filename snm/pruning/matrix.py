@@ -179,7 +179,8 @@ def rest_bytes(files: dict[str, dict[str, Any]], spelling: float) -> int:
 
 def describe_pruned(manifest: dict[str, Any], kept: Kept, words: int, budget: Budget) -> dict[str, Any]:
     """The manifest of a model whose matrix has been pruned. words: links of the empty feature."""
-    entries = {name: value for name, value in manifest.items() if name not in ("files", "rows_by_type")}
+    of_types = "rows_by_type", "singles_by_type", "links_by_type"
+    entries = {name: value for name, value in manifest.items() if name not in ("files", *of_types)}
     limit = kept.limit if np.isfinite(kept.limit) else None
     return {
         **entries,

@@ -170,7 +170,7 @@ def _size_for_loss(
     """The smallest size, of those that are tried, whose measured loss is at most `loss`."""
     whole = _perplexity(model, text, threads)
     best = high = model_bytes(model)
-    low = high / 1000
+    low, points = high / 1000, list[tuple[int, float]]()
     with tempfile.TemporaryDirectory(prefix="snm-", dir=Path(os.path.realpath(output)).parent) as folder:
         for step in range(LOSS_STEPS):
             tried, place = int(math.sqrt(low * high)), Path(folder) / str(step)
@@ -183,12 +183,13 @@ def _size_for_loss(
             with load(place) as smaller:
                 lost = _perplexity(smaller, text, threads) / whole - 1
             shutil.rmtree(place)
+            points.append((tried, lost))
             notify(f"{tried:,} bytes: held-out perplexity {lost:+.2%}")
             if lost <= loss:
                 best = high = tried
             else:
                 low = tried
-    return Budget(size=best)
+    return Budget(size=best, tried=tuple(points))
 
 
 def _perplexity(model: LanguageModel, text: Text, threads: int) -> float:

@@ -69,7 +69,7 @@ def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: i
 
 def _with_blank_lines(scores: LineScores, block: bytes) -> LineScores:
     """The scores of all lines of a block, from those of the lines that have words."""
-    words = np.array([_has_words(line) for line in block.split(b"\n")[:-1]], bool)
+    words = np.array([has_words(line) for line in block.split(b"\n")[:-1]], bool)
 
     def spread(values: np.ndarray, blank: float = 0) -> np.ndarray:
         found = np.full(len(words), blank, values.dtype)
@@ -81,7 +81,7 @@ def _with_blank_lines(scores: LineScores, block: bytes) -> LineScores:
     )  # fmt: skip
 
 
-def _has_words(line: bytes) -> bool:
+def has_words(line: bytes) -> bool:
     """Whether a line has words other than markers such as `<s>`."""
     if b"<" not in line:
         return bool(line) and not line.isspace()

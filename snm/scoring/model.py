@@ -24,7 +24,7 @@ from snm.layouts.gate import Gate, gate_size
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END
 from snm.matrix.reading import open_matrix
-from snm.model import IDS, Explanation, LanguageModel, Part, contiguous, wrong_state
+from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, contiguous, wrong_state
 from snm.scoring.beams import BeamScorer, SnmBeams
 from snm.scoring.texts import TextScorer
 from snm.text.encoding import Sentence, Sentences, Text
@@ -32,6 +32,7 @@ from snm.text.fields import name_of
 
 if TYPE_CHECKING:
     from snm.gate.fitting import GateEvents
+    from snm.kernels.rows import Found
     from snm.tensors.advance import TensorModel
 
 # The errors that Numba raises when an argument has the wrong dtype or layout, and those of arguments that are not
@@ -256,6 +257,18 @@ class SnmModel(RowModel):
         adapt_gate(self, self.gate, sentences, output, **how)
         return SnmModel(output)
 
+    def event_rows(self, tokens: np.ndarray) -> Iterator[tuple[slice, Found]]:
+        """The weighed rows of a text's events, some tokens at a time. (templates + caches, events) each"""
+        for start, stop in self.extractor.blocks(0, len(tokens)):
+            keys, cached = self.extractor.keys(tokens, start, stop), self.caches.rows(tokens, start, stop)
+            here = slice(start, stop)
+            yield here, row_kernels.find(keys, tokens[here], self.matrix, self._folded, cached)
+
+    def row_names(self) -> list[str]:
+        """The feature type of each row of `event_rows`."""
+        types = [str(self.spec.types[template.type_index]) for template in self.spec.templates]
+        return [*types, *("cache" for _ in range(len(self.caches)))]
+
     def gate_events(self, text: Text) -> GateEvents:
         """The rows of a text's events, which a gate is learned on."""
         from snm.gate.events import gate_events
@@ -272,13 +285,13 @@ class SnmModel(RowModel):
         yield not (np.isfinite(m.unigrams).all() and (m.unigrams >= 0).all()), "the empty feature's row is damaged"
         yield not all(np.isfinite(part).all() for part in self.gate), "a weight of the gate is not finite"
 
-    def explain(self, sentence: Sentence) -> list[Explanation]:
+    def explain(self, sentence: Sentence) -> Explanations:
         words = self._words(sentence)
         if not words:
             raise InputError("nothing to explain; expected a sentence of at least one word")
         tokens = np.append(self.context(sentence), np.uint32(END))
         first = len(tokens) - len(words) - 1
-        return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], first)]
+        return Explanations(self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], first))
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
         found, scale = self._look_up(self._keys(tokens[:-1]), tokens[-1], tokens[:-1])

@@ -32,7 +32,7 @@ from snm.layouts.beams import BEAM_ARRAYS, BEAM_RECORD, ROW_ARRAYS
 from snm.layouts.gate import Gate, gate_size
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import BEGIN, END
-from snm.model import IDS, Explanation, LanguageModel, Part, contiguous, wrong_state
+from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, contiguous, wrong_state
 from snm.scoring.beams import SnmBeams
 from snm.scoring.members import Member, Other, events_of, joined
 from snm.scoring.model import SnmModel
@@ -163,6 +163,22 @@ class SourcesModel(LanguageModel):
             row_kernels.weigh(found, gate_kernels.make_rows(self.templates, len(self._folded.bias)), self._folded)
         return [keys for keys, _ in parts], found
 
+    def event_rows(self, tokens: np.ndarray) -> Iterator[tuple[slice, Found]]:
+        """The weighed rows of a text's events, some tokens at a time. (templates of all members, events) each"""
+        alone = [other.probabilities(tokens) for other in self.others]
+        scratch = gate_kernels.make_rows(self.templates, len(self._folded.bias)) if len(self._folded.bias) else None
+        for start, stop in self.members[0].extractor.blocks(0, len(tokens)):
+            parts = [member.find(tokens, start, stop)[1] for member in self.members]
+            found = joined([*parts, *(o.rows(p[start:stop]) for o, p in zip(self.others, alone, strict=True))])
+            if scratch is not None:
+                row_kernels.weigh(found, scratch, self._folded)
+            yield slice(start, stop), found
+
+    def row_names(self) -> list[tuple[str, str]]:
+        """The member and the feature type of each row of `event_rows`; a model of another kind is one row."""
+        names = [(member.name, name) for member in self.members for name in member.model.row_names()]
+        return [*names, *((other.name, other.model.manifest["kind"]) for other in self.others)]
+
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         all_keys, found = self._look_up(context, END)
         scale, total = found.scale[:, 0].astype(np.float64), np.zeros(len(self.vocabulary))
@@ -177,12 +193,12 @@ class SourcesModel(LanguageModel):
         total /= (scale * found.row_sum[:, 0]).sum()
         return total
 
-    def explain(self, sentence: Sentence) -> list[Explanation]:
+    def explain(self, sentence: Sentence) -> Explanations:
         words = self._words(sentence)
         if not words:
             raise InputError("nothing to explain; expected a sentence of at least one word")
         tokens = np.append(self.context(sentence), np.uint32(END))
-        return [self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1)]
+        return Explanations(self._explain(tokens[: k + 1], word) for k, word in enumerate([*words, "</S>"], 1))
 
     def _explain(self, tokens: np.ndarray, word: str) -> Explanation:
         _, found = self._look_up(tokens[:-1], int(tokens[-1]))

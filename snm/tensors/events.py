@@ -35,6 +35,7 @@ class TensorEvents:
     def __init__(self, text: TokenBlocks, unigrams: Counts, chosen: np.ndarray | None) -> None:
         """`chosen`: mask of the tokens whose events are used; None for all. (tokens,) bool"""
         device = text.device
+        self.course: list[float] = []  # asking the GPU for them would make it wait
         self._numbers: Tensor | None = None
         n = len(text)
         if chosen is not None:

@@ -17,6 +17,7 @@ from snm.baselines.neural.layer import RecurrentLayer
 from snm.baselines.neural.products import ROWS_PER_PRODUCT
 from snm.baselines.neural.states import NetworkStates
 from snm.baselines.neural.tree import Tree
+from snm.describing import shape_text
 from snm.devices import device_of
 from snm.errors import FormatError
 from snm.layouts.tokens import BEGIN, END
@@ -24,17 +25,6 @@ from snm.model import IDS, LanguageModel, wrong_state
 
 INTEGERS = "word_up", "node_up", "places", "class_starts"  # arrays of whole numbers; the others are float32
 SENTENCES_PER_CALL = 1024  # without a recurrent layer
-
-
-def shape_text(shape: dict[str, Any]) -> str:
-    """One line that describes a network."""
-    parts = [f"{shape['cell'].upper()} of {shape['hidden']:,} units"] if shape["hidden"] else []
-    if shape["order"]:
-        parts.append(f"maximum entropy over hashed n-gram features up to order {shape['order']}")
-    output = {"tree": "a tree of binary decisions", "adaptive": "an adaptive softmax"}.get(
-        shape["softmax"], "a softmax over classes and their words"
-    )
-    return f"{' with '.join(parts)}, {output}"
 
 
 def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str, list[int]]:

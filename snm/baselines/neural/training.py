@@ -13,10 +13,10 @@ import numpy as np
 from snm.baselines.neural.checkpoints import Checkpoint
 from snm.baselines.neural.classes import WordClasses
 from snm.baselines.neural.fitting import Fit, FitSettings
-from snm.baselines.neural.model import shape_text
 from snm.baselines.neural.networks import Network, Shape
 from snm.baselines.neural.settings import NetworkSettings
 from snm.baselines.neural.tree import Tree
+from snm.describing import shape_text
 from snm.errors import SettingsError
 from snm.progress import Notify, Progress, ignore, silent
 from snm.storage import ModelWriter, turn

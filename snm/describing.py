@@ -1,20 +1,20 @@
-"""What a model is, in rows of a name and a text: for `snm info` and model cards."""
+"""What a manifest says of a model, for a person: names and values."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from snm.manifest import opening, size_of
+from snm import manifest
 
 
 def describe(m: dict[str, Any], path: Path) -> list[tuple[str, str]]:
-    """The rows of a manifest; `path` is named where the manifest is damaged."""
+    """The rows of `snm info` for the manifest of a model."""
     kinds = {
         "mixture": _mixture_rows, "sources": _sources_rows, "hybrid": _sources_rows, "hsme": _network_rows,
         "rnn": _network_rows,
     }  # fmt: skip
-    with opening(path):
+    with manifest.opening(path):
         rows = [*kinds.get(m["kind"], _model_rows)(m), ("size", _size_text(m))]
     if "tokenizer" in m:
         rows.append(("tokenizer", _tokenizer_text(m)))
@@ -29,7 +29,7 @@ def _tokenizer_text(m: dict[str, Any]) -> str:
 
 def _size_text(m: dict[str, Any]) -> str:
     size = sum(entry["bytes"] for entry in m["files"].values())
-    count, what = size_of(m)
+    count, what = manifest.size_of(m)
     return f"{size:,} bytes, {size / count:.1f} a {what.removesuffix('s')}"
 
 
@@ -54,8 +54,6 @@ def _sources_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _network_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
-    from snm.baselines.neural.model import shape_text
-
     text, t = m["text"], m["training"]
     rows = [
         ("network", shape_text(m["network"])),
@@ -96,3 +94,14 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     if t["prune"] > 1:
         rows.append(("pruned", f"features seen fewer than {t['prune']} times, except n-grams of up to five words"))
     return rows
+
+
+def shape_text(shape: dict[str, Any]) -> str:
+    """One line that describes a network."""
+    parts = [f"{shape['cell'].upper()} of {shape['hidden']:,} units"] if shape["hidden"] else []
+    if shape["order"]:
+        parts.append(f"maximum entropy over hashed n-gram features up to order {shape['order']}")
+    output = {"tree": "a tree of binary decisions", "adaptive": "an adaptive softmax"}.get(
+        shape["softmax"], "a softmax over classes and their words"
+    )
+    return f"{' with '.join(parts)}, {output}"
