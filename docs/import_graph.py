@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "snm"
 ROOMS: list[list[str]] = [
     ["errors", "progress", "system", "version"],
-    ["arguments", "parallel", "memory", "devices", "storage", "remote", "markup"],
+    ["arguments", "parallel", "memory", "devices", "storage", "scratch", "remote", "markup"],
     ["layouts"],
     ["kernels"],
     ["text"],

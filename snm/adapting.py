@@ -132,7 +132,7 @@ def _join_text(
         del events
         work.notify(f"{len(union) - len(model.vocabulary):,} new words; {own.manifest['links']:,} links of {name}")
         for i, member in enumerate(joining.bases):
-            link_files(Path(os.path.abspath(member.path)), writer.folder / f"member{i}")
+            link_files(Path(os.path.abspath(member.path)), writer.folder / f"member{i}", files=member.manifest["files"])
         linked = [load(writer.folder / f"member{i}") for i in range(len(known))]
         models = [member for member in (*linked, own) if isinstance(member, SnmModel)]
         spelling = joining.spell(whole, union)

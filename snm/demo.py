@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import re
 import sysconfig
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from snm.progress import Progress
+from snm.progress import Notify, Progress
+from snm.scratch import scratch_folder
 
 _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?|\d+|[.,;:?!()]")
 _SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n\s*\n")
@@ -64,17 +64,17 @@ def write_corpus(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def run(output: Path | None, threads: int, progress: Progress, echo: Callable[[str], object]) -> None:
+def run(output: Path | None, threads: int, progress: Progress, echo: Notify) -> None:
     """Train three models on the built-in text, and print results and examples."""
     from snm.evaluation import check_sums
     from snm.pipeline import train
     from snm.settings import Settings
     from snm.text.encoding import encode_files
 
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as opened:
+    with scratch_folder(echo) as scratch, ExitStack() as opened:
         folder = Path(output or scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        train_text, test_text = write_corpus(Path(scratch))
+        train_text, test_text = write_corpus(scratch)
         echo("The text: Python's language reference and the docstrings of its standard library.\n")
         for name, how in (("Kneser-Ney", {"model": "kn"}), ("small", {}), ("medium", {"features": "medium"})):
             settings = Settings(threads=threads, folds=0, **how)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from snm.pruning.backoff import PrunedBackoff
 from snm.scoring.mixture import MixtureModel
 from snm.scoring.model import SnmModel
 from snm.scoring.sources import SourcesModel
+from snm.scratch import scratch_folder
 from snm.settings import Settings
 from snm.sources import ReadTwice
 from snm.storage import VOCABULARY, ModelWriter
@@ -77,8 +77,8 @@ def export_arpa(
     how = _How(order, _readable_twice(dev), threads, on_error, progress, notify)
     if not given:
         _check_own(model, how)
-    with tempfile.TemporaryDirectory(prefix="snm-") as folder:
-        place = Path(folder) / "projected"
+    with scratch_folder(notify) as folder:
+        place = folder / "projected"
         if given:
             assert text is not None
             _project_text(model, place, text, how)
@@ -133,15 +133,15 @@ def _write(model: BackoffModel, name: str, size: int | None, threads: int, progr
     """Write a backoff model, pruned if a size is given."""
     if size is None:
         return arpa.export_arpa(model, name, progress=progress, notify=notify)
-    with tempfile.TemporaryDirectory(prefix="snm-") as folder:
-        with ModelWriter(Path(folder) / "pruned") as writer:
+    with scratch_folder(notify) as folder:
+        with ModelWriter(folder / "pruned") as writer:
             pruned = PrunedBackoff(model, writer, threads, progress)
             least, made = limit_for_arpa(pruned, size)
             notify(
                 f"{made.links:,} of {len(model.targets):,} n-grams left; estimated loss of perplexity {made.loss:.2%}"
             )
             pruned.write(least, {})
-        with BackoffModel(Path(folder) / "pruned") as smaller:
+        with BackoffModel(folder / "pruned") as smaller:
             arpa.export_arpa(smaller, name, progress=progress, notify=notify)
 
 
@@ -189,12 +189,12 @@ def _project_members(model: MixtureModel | SourcesModel, place: Path, how: _How)
     """The n-grams of all members of a model, of which some may be projected first, mixed linearly."""
     whole = model.members if isinstance(model, MixtureModel) else [member.model for member in model.members]
     maps = model._maps if isinstance(model, MixtureModel) else [member.words for member in model.members]
-    with tempfile.TemporaryDirectory(prefix="snm-") as folder, ExitStack() as opened:
+    with scratch_folder(how.notify) as folder, ExitStack() as opened:
         members = []
         for i, member in enumerate(whole):
             if not isinstance(member, BackoffModel):
-                _project_own(member, Path(folder) / str(i), how)
-                member = opened.enter_context(BackoffModel(Path(folder) / str(i)))
+                _project_own(member, folder / str(i), how)
+                member = opened.enter_context(BackoffModel(folder / str(i)))
             members.append(member)
         if isinstance(model, MixtureModel):
             weights = model.weights
@@ -213,13 +213,13 @@ def _project_text(model: LanguageModel, place: Path, text: Sources, how: _How) -
     encoded = encode_files(text, model.vocabulary, on_error=how.on_error, notify=how.notify)
     if not encoded.events:
         raise InputError(f"{names(text)}: no words; expected text whose n-grams are to be written")
-    with tempfile.TemporaryDirectory(prefix="snm-") as folder:
-        words, v = Path(folder) / VOCABULARY, model.vocabulary
+    with scratch_folder(how.notify) as folder:
+        words, v = folder / VOCABULARY, model.vocabulary
         words.write_text("".join(f"{word}\n" for word in v.words[UNKNOWN + 1 :]), encoding="utf-8")
         order = how.order or _order_of(model)
         settings = Settings(model="kn", order=order, closed=v.closed, tokenizer=v.tokenizer, threads=how.threads)
         settings = replace(settings, on_error=how.on_error, vocab=None if settings.alphabet is not None else words)
-        skeleton = train(text, Path(folder) / "ngrams", settings, progress=how.progress, notify=how.notify)
+        skeleton = train(text, folder / "ngrams", settings, progress=how.progress, notify=how.notify)
         assert isinstance(skeleton, BackoffModel)
         ngrams, figures = ngrams_of(skeleton), dict(skeleton.manifest["text"])
         with ModelWriter(place) as writer:

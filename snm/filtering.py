@@ -14,7 +14,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +29,9 @@ from snm.errors import InputError, MissingExtra, SettingsError
 from snm.loading import load
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
+from snm.remote import Folder
 from snm.scoring.lines import LineScores, score_block
+from snm.scratch import scratch_folder
 from snm.storage import replaced_file, turn
 from snm.text.files import STDIN, BadLines, find_files, open_text, plain_size
 from snm.text.records import (
@@ -243,7 +244,7 @@ def filter_text(
     begun, bad = time.perf_counter(), BadLines(on_error)
     with ExitStack() as resources:
         if source == STDIN and limits.keep is not None:
-            source = resources.enter_context(_spooled())
+            source = resources.enter_context(_spooled(notify))
         job = _Job(scorer, limits, source, form, field, threads, bad, _Totals())
         if limits.keep is None and not resume:
             _one_pass(job, output, progress, notify)
@@ -291,10 +292,10 @@ def _checked_paths(source: str | Path, output: str | Path | None) -> tuple[str, 
 
 
 @contextmanager
-def _spooled() -> Iterator[str]:
+def _spooled(notify: Notify) -> Iterator[str]:
     """Standard input in a file of the system's temporary folder (TMPDIR)."""
-    with tempfile.TemporaryDirectory(prefix="snm-") as folder:
-        path = Path(folder) / "input"
+    with scratch_folder(notify) as folder:
+        path = folder / "input"
         with open_text(STDIN) as stream, open(path, "wb") as file:
             shutil.copyfileobj(stream, file)
         yield str(path)
@@ -403,8 +404,8 @@ def _writing(job: _Job, output: str | None, notify: Notify) -> Iterator[RecordWr
 def _place(job: _Job, output: str | None, resume: bool, notify: Notify) -> Iterator[Path]:
     """The folder of the scores: a temporary one, or one that a run that is killed leaves behind."""
     if not resume:
-        with tempfile.TemporaryDirectory(prefix="snm-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+        with scratch_folder(notify) as folder:
+            yield folder
         return
     place = Path(os.path.realpath(str(output)) + ".work")
     try:
@@ -440,9 +441,9 @@ def _check_same(place: Path, described: dict[str, Any], notify: Notify) -> None:
     """Raise an error if a folder has the scores of another run, or something else."""
     file = place / DESCRIPTION
     if not file.exists():
-        if any(place.iterdir()):
+        if any(not path.name.startswith(".") for path in place.iterdir()):  # what was being written is hidden
             raise SettingsError(f"{place} exists and is not the work of a filter; choose another name")
-        file.write_text(json.dumps(described), encoding="utf-8")
+        Folder(place).write(DESCRIPTION, json.dumps(described).encode())
         return
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +13,7 @@ from snm.errors import FormatError
 from snm.model import LanguageModel
 from snm.progress import Progress, silent
 from snm.remote import Folder, download_model, is_url
+from snm.scratch import scratch_folder
 
 _KINDS = {
     "snm": "snm.scoring.model:SnmModel",
@@ -51,7 +51,7 @@ def load(path: str | Path, *, progress: Progress = silent) -> LanguageModel:
         version = storage.version_of(Path(path))
         try:
             model = _open(path)
-        except FormatError:
+        except Exception:  # of a model of another kind, between two reads of the manifest, any
             if storage.version_of(Path(path)) == version and not storage.wait_for_turn(path):
                 raise
             continue
@@ -62,12 +62,9 @@ def load(path: str | Path, *, progress: Progress = silent) -> LanguageModel:
 
 def _load_url(url: str) -> LanguageModel:
     """Open a copy of a model in the system's temporary folder, which is removed at once: its files are mapped."""
-    folder = Path(tempfile.mkdtemp())
-    try:
+    with scratch_folder() as folder:
         download_model(Folder(url), folder / "model")
         model = _open(folder / "model")
-    finally:
-        storage.remove_folder(folder)
     model.path = Path(url)
     return model
 

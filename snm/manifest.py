@@ -161,6 +161,7 @@ def take_spelling(
     """
     if "spelling" not in manifest:
         return {}
+    storage.check_unchanged(model, manifest["files"])
     if (model / SPELLING).stat().st_size > most:
         return write_spelling(folder, thinned((model / SPELLING).read_bytes(), int(most)), vocabulary)
     storage.link_file(model / SPELLING, folder / SPELLING)

@@ -10,7 +10,6 @@ wrote: then the tokens, and the counts of the whole text, are read from there.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -70,9 +69,10 @@ from snm.pruning.training import Pruned, check_rest, prune_written
 from snm.remote import Folder, check_replaceable, is_url, upload_model
 from snm.resuming import keeping
 from snm.scoring.model import SnmModel
+from snm.scratch import scratch_folder
 from snm.settings import CLUSTER, HYBRID, NEURAL, Settings
 from snm.sources import Work, train_sources
-from snm.storage import COUNTS, VOCABULARY, ModelWriter, remove_folder
+from snm.storage import COUNTS, VOCABULARY, ModelWriter
 from snm.text import classes
 from snm.text.encoding import Text, count_words
 from snm.text.files import Sources, are_files, are_given, find_files
@@ -195,16 +195,14 @@ def _train_to_url(
 ) -> LanguageModel:
     """Train in the system's temporary folder, and copy the model to a URL. `how`: further arguments of `train`."""
     parent, _, name = output.rstrip("/").rpartition("/")
-    folder, place = Folder(output), Path(tempfile.mkdtemp(prefix="snm-"))
+    folder = Folder(output)
     if settings.work is None and settings.engine in CLUSTER:
         settings = replace(settings, work=parent)
-    try:
+    with scratch_folder(how["notify"]) as place:
         check_replaceable(folder, force)
         model = train(sources, place / name, settings, **how)
         check_replaceable(folder, force)  # again: training took its time
         upload_model(place / name, folder)
-    finally:
-        remove_folder(place)
     model.path = Path(output)
     return model
 
@@ -219,8 +217,8 @@ def _train_to_size(
     ModelWriter(place, force)  # raises an error if it cannot be written
     place.parent.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix=".snm-", dir=place.parent) as folder,
-        train(sources, Path(folder) / "whole", replace(settings, size=None), **how) as model,
+        scratch_folder(how["notify"], place.parent) as folder,
+        train(sources, folder / "whole", replace(settings, size=None), **how) as model,
     ):
         return prune(
             model, place, size=settings.size, threads=settings.threads, force=force, progress=how["progress"],

@@ -132,7 +132,7 @@ def _check_same(folder: Folder, described: dict[str, Any], notify: Notify) -> No
     try:
         found = json.loads(folder.read(TRAINING))
     except FileNotFoundError:
-        if folder.names():
+        if any(not name.startswith(".") for name in folder.names()):  # what was being written is hidden
             raise SettingsError(
                 f"{folder.where} exists and is not the work of a training; choose another name"
             ) from None

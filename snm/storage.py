@@ -233,7 +233,6 @@ class ModelWriter:
         try:
             with turn(self.path):  # other runs may be writing to the same path
                 self._swap()
-            system.sync(self.path.parent)
         except (OSError, SettingsError) as error:
             kept = self.path.with_name(self.folder.name.removeprefix("."))  # as no leftover is named
             with suppress(OSError):
@@ -244,6 +243,7 @@ class ModelWriter:
                 f"cannot rename to {self.path}: {why} (did another run write it, or does a program have it open?); "
                 f"the {self.kind.what} is in {kept}"
             ) from error
+        system.sync(self.path.parent)
 
     def _swap(self) -> None:
         old = _old(self.folder)
@@ -429,6 +429,7 @@ def replaced_file(name: str, notify: Notify = ignore) -> Iterator[IO[str]]:
                     f"cannot replace {name}: {error.strerror}; close the programs that have it open, or choose another "
                     f"name"
                 ) from error
+            system.sync(path.parent)
         finally:
             scratch.unlink(missing_ok=True)
 
@@ -438,14 +439,26 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def link_files(source: Path, target: Path, without: Sequence[str] = ()) -> None:
-    """Link the files of a model, except some, into the folder `target`; copy them where the disk has no links."""
-    for name in (MANIFEST, *read_manifest(source)["files"]):
+def link_files(source: Path, target: Path, without: Sequence[str] = (), files: dict[str, Any] | None = None) -> None:
+    """Link the files of a model, except some, into the folder `target`; copy them where the disk has no links.
+
+    `files`: those of its manifest, if the model was opened before.
+    """
+    files = read_manifest(source)["files"] if files is None else files
+    for name in (MANIFEST, *files):
         if name in without:
             continue
         linked = target / name
         linked.parent.mkdir(parents=True, exist_ok=True)
-        link_file(source / name, linked)
+        with suppress(FileNotFoundError):
+            link_file(source / name, linked)
+    check_unchanged(source, files)
+
+
+def check_unchanged(path: Path, files: dict[str, Any]) -> None:
+    """Raise an error if a model has other files now than when its manifest was read: some that were linked are new."""
+    if read_manifest(path)["files"] != files:
+        raise FormatError(f"{path} was replaced by another model while it was used; run the command again")
 
 
 def link_file(source: Path, target: Path) -> None:
@@ -548,9 +561,13 @@ def _check_format(path: Path, found: tuple[Any, Any], kind: FolderKind) -> None:
     for other in (MODEL, COUNTS):
         if found[0] == other.format != kind.format:
             raise FormatError(f"{path} is a {other.what}; expected a {kind.what}, as written by {kind.written_by}")
+    newer = found[0] == kind.format and isinstance(found[1], int) and found[1] > kind.version
+    remedy = "a newer snm wrote it: upgrade snm, or rebuild it with this version"
+    if not newer:
+        remedy = "rebuild it with this version of snm, or read it with the one that wrote it"
     raise FormatError(
         f"{path} has format {shown(found[0])} version {shown(found[1])}; this program reads {kind.format} version "
-        f"{kind.version}; rebuild it with this version of snm, or read it with the one that wrote it"
+        f"{kind.version}; {remedy}"
     )
 
 

@@ -45,6 +45,9 @@ def sync(path: Path) -> None:
         handle = os.open(path, os.O_RDWR)
     try:
         os.fsync(handle)
+    except OSError as error:
+        error.filename = str(path)  # for the message
+        raise
     finally:
         os.close(handle)
 
@@ -85,6 +88,24 @@ def _lock_on_windows(file: IO[bytes], wait: bool) -> bool:
             if not wait:
                 return False
             time.sleep(0.05)
+
+
+def lock_folder(folder: Path, wait: bool = False) -> int | None:
+    """Lock a folder until the handle that is returned is closed, or the process ends.
+
+    None if another handle has it locked, or where this system or disk locks no folders.
+    """
+    try:
+        fcntl: Any = import_module("fcntl")
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,6 +36,7 @@ from snm.matrix.reading import open_matrix
 from snm.model import LanguageModel
 from snm.pipeline import count_text, train
 from snm.scoring.model import RowModel
+from snm.scratch import scratch_folder
 from snm.settings import HYBRID, NEURAL, Settings
 from snm.system import default_threads
 from snm.text.vocabulary import Vocabulary
@@ -70,16 +70,15 @@ def sentences(n: int) -> Iterator[str]:
 
 def compile_training(settings: Settings) -> None:
     """Compile the kernels of a training with these settings."""
-    with tempfile.TemporaryDirectory() as folder:
-        _train(_of_snm(settings), Path(folder)).close()
+    with scratch_folder() as folder:
+        _train(_of_snm(settings), folder).close()
 
 
 def compile_counting() -> None:
     """Compile the kernels of `count_text` and `merge_counts`, unless the cache has them."""
     if all(map(is_cached, _COUNTING_KERNELS)):
         return
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+    with scratch_folder() as place:
         write_vocabulary(sentences(500), place / "vocab", min_count=1, threads=1)
         settings = Settings(vocab=place / "vocab", features="snm5", engine="cpu", threads=1)
         counted = count_text(sentences(500), place / "counts", settings)
@@ -88,9 +87,9 @@ def compile_counting() -> None:
 
 def compile_everything() -> None:
     """Compile the kernels of training and scoring with the default settings, of Kneser-Ney models, and of merging."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         for name in ("snm", "kn"):
-            with _train(Settings(model=name), Path(folder)) as model:
+            with _train(Settings(model=name), folder) as model:
                 compile_scoring(model)
     compile_counting()
 

@@ -22,6 +22,7 @@ from snm import filtering
 from snm.cli.main import main
 from snm.errors import InputError, SettingsError
 from snm.filtering import FilterReport, TextPerplexity, filter_text
+from snm.progress import ignore
 from snm.scoring.lines import score_block
 from snm.settings import Settings
 from tests.conftest import train
@@ -376,6 +377,6 @@ def test_a_missing_package_is_named(
 def test_standard_input_is_spooled(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(gzip.compress(b"some text"))))
     monkeypatch.setattr(sys, "stdin", stream)
-    with filtering._spooled() as path:
+    with filtering._spooled(ignore) as path:
         assert Path(path).read_bytes() == b"some text"
     assert not Path(path).exists()

@@ -230,10 +230,18 @@ class TestLongLines:
             ("import", "/dev/zero", "-o", tmp_path / "m"),
             ("score", MODEL, "/dev/zero"),
             ("ppl", MODEL, "/dev/zero"),
+            ("filter", MODEL, "/dev/zero", "--max-ppl", "9", "-o", tmp_path / "kept", "--format", "jsonl"),
+            ("rescore", MODEL, "/dev/zero"),
+            ("rescore", MODEL, "/dev/zero", "--format", "lattice"),
+            ("rescore", MODEL, tmp_path / "lattice", "--format", "lattice", "--symbols", "/dev/zero"),
+            ("rescore", MODEL, tmp_path / "nbest", "--reference", "/dev/zero"),
+            ("export", MODEL, tmp_path / "arpa", "--nemo", "/dev/zero"),
         ):
             write(tmp_path / "text", b"a b\n")
-            assert " bytes; expected text, " in fails(*command)
-        assert not (tmp_path / "m").exists()
+            write(tmp_path / "lattice", b"0 1 1 1 0.5\n1\n")
+            write(tmp_path / "nbest", b'{"id": "a", "nbest": [{"text": "the"}]}\n')
+            assert " bytes; expected text, " in fails(*command), command
+        assert not {"m", "kept", "arpa"} & {path.name for path in tmp_path.iterdir()}
 
     def test_a_line_that_is_needed_as_a_whole_has_a_largest_length(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -291,7 +291,7 @@ class TestLattices:
         (tmp_path / "words.txt").write_text("a b c\n")
         with pytest.raises(InputError, match="a word and its number"):
             list(read_lattices(tmp_path / "a.lat", tmp_path / "words.txt"))
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match="cannot read"):
             list(read_lattices(tmp_path / "nowhere"))
         neural = snm.load(GOLDEN / "format3" / "lstm")
         best = best_path(neural, Lattice("a", [Arc(0, 1, "the", 0.0)], {1: (0.0, 0.0)}), Weights()).hypotheses[0]

@@ -104,7 +104,7 @@ def test_a_damaged_manifest(copy: Path) -> None:
 def test_another_version(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
     (copy / MANIFEST).write_text(json.dumps({**manifest, "version": 99}))
-    refused(copy, "version 99", "reads snm-model version 3", "rebuild")
+    refused(copy, "version 99", "reads snm-model version 3", "a newer snm wrote it: upgrade snm")
 
 
 def test_a_model_that_requires_what_is_not_known(copy: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import asdict
 
 import click
@@ -22,6 +21,7 @@ from snm.cli.options import (
     threads_option,
 )
 from snm.cli.terminal import notify
+from snm.scratch import scratch_folder
 
 
 @click.command()
@@ -63,7 +63,7 @@ def export(
     if nemo is None:
         return write(file)
     labels = read_labels(nemo)
-    with tempfile.TemporaryDirectory(prefix="snm-") as folder:
+    with scratch_folder(notify()) as folder:
         write(f"{folder}/own.arpa")
         rename_tokens(f"{folder}/own.arpa", file, labels)
 

@@ -12,6 +12,7 @@ import errno
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -73,7 +74,8 @@ class SpillFile:
         self._file.close()
 
     def __del__(self) -> None:
-        self.close()
+        with suppress(AttributeError):  # a full disk has no place for the file
+            self.close()
 
 
 def _padded(length: int) -> int:

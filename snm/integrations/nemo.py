@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from snm.arguments import shown
-from snm.errors import InputError, SettingsError
+from snm.errors import SettingsError
 from snm.storage import replaced_file
+from snm.text.files import numbered_lines
 
 OFFSET = 100  # NeMo's
 _KEPT = ("<s>", "</s>", "<unk>", "<S>", "</S>", "<UNK>")
@@ -22,10 +23,7 @@ _ENTRY = re.compile(r"(\S+)[\t ]([^\t]+)(\t\S+)?")
 
 def read_labels(path: str | Path) -> list[str]:
     """Tokens in the order of their ids, one a line."""
-    try:
-        return Path(path).read_text(encoding="utf8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}; expected a token a line, in the order of the ids") from None
+    return [line for _, line in numbered_lines(path, "a token a line, in the order of the ids")]
 
 
 def rename_tokens(source: str | Path, target: str | Path, labels: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ continued in a straight line. Memory and disk are those of the CPU engine.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from snm.planning.growth import grown
 from snm.planning.sample import Sample, seekable_files, take_sample
 from snm.planning.timing import STAGES, Clock, straight
 from snm.progress import Progress, ignore, silent
+from snm.scratch import scratch_folder
 from snm.settings import HYBRID, NEURAL, Settings
 from snm.text import classes
 from snm.text.files import Files
@@ -89,8 +89,8 @@ def plan(
         raise SettingsError(f"several nodes are for SNM; a model of kind {settings.model!r} is estimated on one")
     files, held_out = seekable_files(sources), None if dev is None else seekable_files(dev)
     folder = _existing(Path(output))
-    with tempfile.TemporaryDirectory(prefix=".snm-plan-", dir=folder) as scratch:
-        taken = take_sample(files, Path(scratch), sample, settings)
+    with scratch_folder(parent=folder) as scratch:
+        taken = take_sample(files, scratch, sample, settings)
         return Planner(settings, taken, folder, held_out, progress).plan(nodes)
 
 

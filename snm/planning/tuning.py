@@ -7,11 +7,9 @@ training much slower, must lower it more.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from snm.adjustment.metafeatures import MetafeatureSet
@@ -21,6 +19,7 @@ from snm.gate.fitting import MIN_EVENTS
 from snm.pipeline import train
 from snm.planning.sample import Sample, seekable_files, take_sample
 from snm.progress import Advance, Notify, Progress, ignore, silent
+from snm.scratch import scratch_folder
 from snm.settings import CLUSTER, Settings
 from snm.text.classes import default_classes
 from snm.text.encoding import encode_files
@@ -76,8 +75,8 @@ def tune(
     settings, begun = Settings() if settings is None else settings, time.perf_counter()
     _check(sources, settings, seconds, keep)
     files = seekable_files(sources)
-    with tempfile.TemporaryDirectory(prefix="snm-tune-") as folder, progress("tuning", int(seconds)) as bar:
-        sample = take_sample(files, Path(folder), int(seconds * BYTES_PER_SECOND), settings)
+    with scratch_folder(notify) as folder, progress("tuning", int(seconds)) as bar:
+        sample = take_sample(files, folder, int(seconds * BYTES_PER_SECOND), settings)
         search = _Search(sample, settings, dev or None, begun + seconds, bar, notify)
         kept = (*keep, *(() if sample.whole else ("classes",)))  # a larger text has more classes
         search.run([name for name in TUNED if name not in kept])

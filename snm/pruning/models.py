@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from snm.pruning.backoff import prune_backoff
 from snm.pruning.budget import Budget
 from snm.pruning.matrix import MatrixPruner, describe_pruned, rest_bytes
 from snm.scoring.model import SnmModel
+from snm.scratch import scratch_folder
 from snm.storage import MANIFEST, VOCABULARY, ModelWriter, link_files
 from snm.text.encoding import Text, encode_files
 from snm.text.files import Sources, are_given, names
@@ -113,7 +113,7 @@ def _copy(model: LanguageModel, writer: ModelWriter) -> None:
     """Link the files of a model, or copy them."""
     if is_arpa(model.path):
         raise SettingsError(f"{model.path} is small enough already; import makes a model of it")
-    link_files(model.path, writer.folder, [MANIFEST])
+    link_files(model.path, writer.folder, [MANIFEST], model.manifest["files"])
     writer.finish({name: value for name, value in model.manifest.items() if name != "files"})
 
 
@@ -171,9 +171,9 @@ def _size_for_loss(
     whole = _perplexity(model, text, threads)
     best = high = model_bytes(model)
     low, points = high / 1000, list[tuple[int, float]]()
-    with tempfile.TemporaryDirectory(prefix="snm-", dir=Path(os.path.realpath(output)).parent) as folder:
+    with scratch_folder(notify, Path(os.path.realpath(output)).parent) as folder:
         for step in range(LOSS_STEPS):
-            tried, place = int(math.sqrt(low * high)), Path(folder) / str(step)
+            tried, place = int(math.sqrt(low * high)), folder / str(step)
             try:
                 with ModelWriter(place) as writer:
                     _prune(model, writer, Budget(size=tried), text, threads, progress, ignore)

@@ -16,6 +16,7 @@ from snm.layouts.tokens import END
 from snm.model import IDS, LanguageModel
 from snm.rescoring.nbest import Hypothesis, NBest
 from snm.rescoring.weights import Weights
+from snm.text.files import numbered_lines
 
 EPSILON = ("<eps>", "<epsilon>", "-", "0", "!SENT_START", "!SENT_END", "<s>", "</s>")
 """Labels that are no words."""
@@ -71,13 +72,11 @@ class Lattice:
 
 def read_symbols(path: str | Path) -> dict[str, str]:
     """A symbol table of OpenFst or Kaldi: a word and its number on each line. Returns number to word."""
-    try:
-        lines = [line.split() for line in Path(path).read_text(encoding="utf8").split("\n") if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}; expected a word and its number on each line") from None
+    expected = "a word and its number on each line"
+    lines = [line.split() for _, line in numbered_lines(path, expected) if line.strip()]
     wrong = next((line for line in lines if len(line) != 2), None)
     if wrong is not None:
-        raise InputError(f"{path}: {shown(' '.join(wrong))}; expected a word and its number on each line")
+        raise InputError(f"{path}: {shown(' '.join(wrong))}; expected {expected}")
     return {number: word for word, number in lines}
 
 
@@ -89,12 +88,8 @@ def read_lattices(path: str | Path, symbols: str | Path | None = None) -> Iterat
     """
     names = {} if symbols is None else read_symbols(symbols)
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}; expected lattices as text") from None
     lattice: Lattice | None = None
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in numbered_lines(path, "lattices as text"):
         parts = line.split()
         if not parts:
             if lattice is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from snm.arguments import shown
 from snm.errors import InputError, InputNotFound
 from snm.storage import replaced_file
+from snm.text.files import numbered_lines
 
 WORDS, ACOUSTIC, LANGUAGE = "words_text", "ac_cost", "lm_cost"
 """The files of a Kaldi folder, as its script lmrescore_nbest makes them. Costs are -ln P."""
@@ -81,15 +82,11 @@ def _json_line(one: NBest) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[Path, int, str]]:
     """The lines of a text file that are not blank, with their numbers."""
-    try:
-        with open(path, encoding="utf8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield path, number, line.rstrip("\n")
-    except FileNotFoundError:
-        raise InputNotFound(f"{path} does not exist; expected a text file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}; expected text in UTF-8") from None
+    if not path.exists():
+        raise InputNotFound(f"{path} does not exist; expected a text file")
+    for number, line in numbered_lines(path, "text in UTF-8"):
+        if line.strip():
+            yield path, number, line
 
 
 def _parsed(path: Path, number: int, line: str) -> NBest:

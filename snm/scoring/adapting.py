@@ -46,7 +46,9 @@ def adapt_gate(
         notify(
             f"perplexity of this text {report.ungated:.2f} → {report.perplexities[-1]:.2f}; of new text, less changes"
         )
-        link_files(Path(os.path.abspath(model.path)), writer.folder, [f"{GATE}.npy", "manifest.json"])
+        link_files(
+            Path(os.path.abspath(model.path)), writer.folder, [f"{GATE}.npy", "manifest.json"], model.manifest["files"]
+        )
         writer.array(GATE, "<f4").append(flat)
         units = len(Gate.of(flat, events.templates).bias)
         kept = {name: entry for name, entry in model.manifest.items() if name not in ("format", "version", "files")}

@@ -324,6 +324,15 @@ def file_lines(name: str, bad: BadLines) -> Iterator[list[str]]:
         yield block.decode().split("\n")[:-1]
 
 
+def numbered_lines(path: str | os.PathLike[str], expected: str) -> Iterator[tuple[int, str]]:
+    """The lines of a small file of UTF-8, blank ones included, and their numbers. `expected`: for messages."""
+    number = 0
+    for lines in file_lines(os.fspath(path), BadLines(advice=f"expected {expected}")):
+        for line in lines:
+            number += 1
+            yield number, line.removesuffix("\r")
+
+
 def line_blocks(name: str, bad: BadLines, eager: bool = True) -> Generator[bytes, None, None]:
     """The same as validated UTF-8, whole lines. `eager`: what standard input has is passed on at once."""
     yield from _file_blocks(name, bad, whole=True, blank=True, eager=eager and name == STDIN)

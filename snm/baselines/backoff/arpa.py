@@ -6,7 +6,6 @@ length are the contexts of the next, and the links of a context with its words a
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
 from snm.manifest import describe_rows
 from snm.model import LanguageModel
 from snm.progress import Advance, Notify, Progress, ignore, silent
+from snm.scratch import scratch_folder
 from snm.text.files import BadLines, line_blocks
 from snm.text.vocabulary import Vocabulary, has_white_space, plain_table
 
@@ -109,11 +109,8 @@ class ArpaModel(BackoffModel):
     """
 
     def __init__(self, path: str | Path, *, progress: Progress = silent) -> None:
-        folder = Path(tempfile.mkdtemp())
-        try:
+        with scratch_folder() as folder:
             super().__init__(import_arpa(path, folder / "model", progress=progress).path)
-        finally:
-            storage.remove_folder(folder)
         self.path = Path(path)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -330,4 +331,5 @@ class Returned:
             parallel.run(work, list(zip(self._links.runs[run], starts, strict=True)), threads)
 
     def __del__(self) -> None:
-        self._file.close()
+        with suppress(AttributeError):  # a full disk has no place for the file
+            self._file.close()
