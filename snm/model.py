@@ -260,25 +260,7 @@ class LanguageModel(ABC):
         begun = time.perf_counter()
         p = self.probabilities(text.tokens, threads=threads)
         seconds = time.perf_counter() - begun
-        return self.report_of(text, p[text.targets()], seconds)
-
-    def report_of(self, text: Text, p: np.ndarray, seconds: float) -> PerplexityReport:
-        """The perplexity of a text whose targets have these probabilities. (targets,)"""
-        known = text.tokens[text.targets()] != UNKNOWN
-        with np.errstate(divide="ignore"):
-            logs = np.log(p)
-        scored = logs[known] if self.vocabulary.closed else logs
-        oov = len(known) - int(known.sum())
-        words = text.words + text.sentences if self.vocabulary.tokenizer is not None else text.events
-        words_known = self.vocabulary.tokenizer is None or text.words > 0
-        spelled = _spelled_sum(logs, oov, text.spellings)
-        return PerplexityReport(
-            text.sentences, text.events, oov, oov / text.events, float(scored.sum()) / math.log(10),
-            float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds, text.bad_lines,
-            None if spelled is None else float(np.exp(-spelled / text.events)), text.bytes or None,
-            None if spelled is None else bits_per_byte(spelled, text.bytes), words if words_known else None,
-            None if spelled is None or not words_known else float(np.exp(-spelled / words)),
-        )  # fmt: skip
+        return perplexity_report(self.vocabulary, text, p[text.targets()], seconds)
 
     def explain(self, sentence: Sentence) -> Explanations:
         """The features that contribute to each word of a sentence and to its end."""
@@ -520,6 +502,25 @@ class _ClosedModel(ABC):
 def total_score(words: list[tuple[str, float]]) -> float:
     """log10 probability of a sentence: the sum over its words without NaNs; NaN for no words."""
     return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
+
+
+def perplexity_report(vocabulary: Vocabulary, text: Text, p: np.ndarray, seconds: float) -> PerplexityReport:
+    """The perplexity of a text whose targets have these probabilities. (targets,)"""
+    known = text.tokens[text.targets()] != UNKNOWN
+    with np.errstate(divide="ignore"):
+        logs = np.log(p)
+    scored = logs[known] if vocabulary.closed else logs
+    oov = len(known) - int(known.sum())
+    words = text.words + text.sentences if vocabulary.tokenizer is not None else text.events
+    words_known = vocabulary.tokenizer is None or text.words > 0
+    spelled = _spelled_sum(logs, oov, text.spellings)
+    return PerplexityReport(
+        text.sentences, text.events, oov, oov / text.events, float(scored.sum()) / math.log(10),
+        float(np.exp(-scored.mean())), float(np.exp(-logs[known].mean())), seconds, text.bad_lines,
+        None if spelled is None else float(np.exp(-spelled / text.events)), text.bytes or None,
+        None if spelled is None else bits_per_byte(spelled, text.bytes), words if words_known else None,
+        None if spelled is None or not words_known else float(np.exp(-spelled / words)),
+    )  # fmt: skip
 
 
 def _spelled_sum(logs: np.ndarray, oov: int, spellings: np.ndarray | None) -> float | None:

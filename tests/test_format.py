@@ -36,7 +36,7 @@ CASES = {
     "no-singles": replace(BIGRAMS, features="snm4", weight_bits=16, training=TrainingSettings(loss="poisson")),
     "cache": replace(BIGRAMS, features="snm3 + cache(a=0..2, words=30, half=10)"),
     "cache-closed": replace(BIGRAMS, features=f"{SMALL_SKIPS} + cache(words=9, half=3)", closed=True, min_count=20),
-    "fields": replace(BIGRAMS, features="snm3 + side(topic, a=0..2)", fields="speaker,topic"),
+    "fields": replace(BIGRAMS, features="snm3 + side(topic, a=0..2)", fields="speaker,topic", prune=1),
     "wide": replace(BIGRAMS, features="snm3"),
     "wide-16bit-ungated": replace(BIGRAMS, features="snm3", weight_bits=16, gate=0),
 }

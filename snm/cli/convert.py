@@ -21,7 +21,6 @@ from snm.cli.options import (
     threads_option,
 )
 from snm.cli.terminal import notify
-from snm.scratch import scratch_folder
 
 
 @click.command()
@@ -53,6 +52,7 @@ def export(
     """
     from snm.exporting import export_arpa
     from snm.integrations.nemo import read_labels, rename_tokens
+    from snm.scratch import scratch_folder
 
     def write(name: str) -> None:
         export_arpa(

@@ -10,7 +10,7 @@ import numpy as np
 
 from snm.errors import InputError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
-from snm.model import LanguageModel, PerplexityReport
+from snm.model import LanguageModel, PerplexityReport, perplexity_report
 from snm.progress import Progress
 from snm.reporting.texts import Sample
 from snm.scoring.lines import has_words
@@ -78,7 +78,9 @@ def scored_of(
     spelled = _spelled(model, text, words, logs)
     if model.vocabulary.closed:
         logs[words == UNKNOWN] = np.nan
-    return Scored(name, model, text, model.report_of(text, p, seconds), words, logs, spelled, line, divided)
+    return Scored(
+        name, model, text, perplexity_report(model.vocabulary, text, p, seconds), words, logs, spelled, line, divided
+    )
 
 
 def without_nan(logs: np.ndarray) -> np.ndarray:
