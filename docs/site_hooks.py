@@ -1,0 +1,40 @@
+"""What MkDocs does beside its own work, see mkdocs.yml: pages of files in the root of the repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+_LINK = re.compile(r"\[([^]]*)\]\((?!https?:)([^)#]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of the root."""
+    for name, page in PAGES.items():
+        files.append(File.generated(config, page, content=moved((ROOT / name).read_text())))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links of a page in docs to files of the root."""
+    up = "../" * page.file.src_uri.count("/")
+    for name, target in PAGES.items():
+        markdown = markdown.replace(f"]({up}../{name})", f"]({up}{target})")
+    return markdown
+
+
+def moved(text: str) -> str:
+    """The text of a file of the root, as a page of docs. What the site lacks is no link any more."""
+
+    def link(match: re.Match[str]) -> str:
+        label, target, anchor = match[1], match[2].removeprefix("docs/"), match[3] or ""
+        target = PAGES.get(target, target)
+        found = target in PAGES.values() or (ROOT / "docs" / target).suffix in (".md", ".svg", ".png")
+        return f"[{label}]({target}{anchor})" if found else f"`{label}`"
+
+    return _LINK.sub(link, text)
