@@ -10,6 +10,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+_NAMED = re.compile(r"\[(?:docs/)?[\w./-]+\.md\]\(([\w./-]+\.md)(#[\w-]+)?\)")
+"""Links whose label is the name of the file: a page has a title."""
+_HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^]]*)\]\((?!https?:)([^)#]+)(#[^)]*)?\)")
 
 
@@ -25,7 +28,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
     for name, target in PAGES.items():
         markdown = markdown.replace(f"]({up}../{name})", f"]({up}{target})")
-    return markdown
+    return _NAMED.sub(
+        lambda match: f"[{title_of(page.file, match[1]) or match[1]}]({match[1]}{match[2] or ''})", markdown
+    )
+
+
+def title_of(file: Any, target: str) -> str | None:
+    """The heading of a page that a link of another page leads to."""
+    path = (ROOT / "docs" / file.src_uri).parent / target
+    found = _HEADING.search(path.read_text()) if path.exists() else None
+    return found[1] if found else None
 
 
 def moved(text: str) -> str:

@@ -542,13 +542,14 @@ def bits_per_byte(log_probability: float, text_bytes: int) -> float | None:
 class PerplexityReport:
     """Perplexity of a text, over all words and every `</S>`.
 
-    In an open vocabulary `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed one it leaves them out.
-    `ppl_no_oov` always leaves them out. `ppl_spelled` and `bits_per_byte` spell them: P(`<UNK>`) times the probability
-    of the word's string; None if the vocabulary is closed or the model has no spelling model, and the text has such
-    words. `bytes`: those of the words in UTF-8, and one for the space or line end after each; None if not known.
-    `words`: what white space separates, and line ends; `ppl_word`: the same probability a word. Where a tokenizer
-    divides words, there are more `tokens`.
-    `bad_lines`: lines that were repaired or left out, see `perplexity`.
+    - `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed vocabulary it leaves them out. `ppl_no_oov` always
+      leaves them out.
+    - `ppl_spelled` and `bits_per_byte` spell them: P(`<UNK>`) times the probability of the word's string. None if the
+      vocabulary is closed or the model has no spelling model, and the text has such words.
+    - `bytes`: those of the words in UTF-8, and one for the space or line end after each; None if not known.
+    - `words`: what white space separates, and line ends; `ppl_word`: the same probability a word. Where a tokenizer
+      divides words, there are more `tokens`.
+    - `bad_lines`: lines that were repaired or left out, see `perplexity`.
     """
 
     sentences: int
