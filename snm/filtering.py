@@ -226,8 +226,8 @@ def filter_text(
     - `against`: another model; the score is then the ratio of the perplexities under `model` and under `against`, and
       `max_ratio` its limit.
     - `source` and `output` may be `-`. Without `output`, text is only scored, for the report and the histogram.
-    - `format`: `text`, `jsonl` or `parquet`, by default what the name of the file says; `field` has the text of the last
-      two.
+    - `format`: `text`, `jsonl` or `parquet`, by default what the name of the file says; `field` has the text of the
+      last two.
     - `histogram`: a picture of the scores is written to this file (PNG).
     - `resume`: scores are kept in the folder `output`.work while the run lasts, and used if it is killed and started
       again.

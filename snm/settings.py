@@ -63,8 +63,8 @@ class Settings:
       divides text into words from then on (docs/tokenizers.md).
     - `document`: the text has documents, separated by blank lines, and features reach across their sentences.
     - `fields`: names of fields before lines, such as `speaker=ann`, which become features (docs/features.md).
-    - `on_error`: what to do with a line that is not UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or
-      `skip-line`; for the text, held-out text and the file of words.
+    - `on_error`: what to do with a line that is not UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD)
+      or `skip-line`; for the text, held-out text and the file of words.
     - `folds`: the gate is learned from this many parts of the text, each under a model of the others, by default 4 from
       a text of 40,000 to 2 M tokens; 0 for a slice that is held out.
 
