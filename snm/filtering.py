@@ -90,7 +90,7 @@ class TextPerplexity:
                 one._spelling_for(self.spelled)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """NaN for a text without words. (texts,) float32"""
+        """The perplexity of each text; NaN for one without words. (texts,) float32"""
         listed = list(texts)
         for text in listed:
             if not isinstance(text, str):
@@ -102,7 +102,7 @@ class TextPerplexity:
         return found
 
     def score(self, batch: Batch, threads: int = 1) -> np.ndarray:
-        """Of each record of a batch. (records,) SCORE"""
+        """Score, tokens and OOVs of each record of a batch. (records,) SCORE"""
         scores = self._of_records(self.model, batch, threads)
         logs = -scores.logprob10 / np.maximum(scores.scored, 1)
         if self.against is not None:

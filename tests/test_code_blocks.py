@@ -55,8 +55,10 @@ class Supplies:
             made.parent.mkdir(exist_ok=True)
             maker(made)
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if made.is_dir() else shutil.copy
-        copy(made, name)
+        if made.is_dir():
+            shutil.copytree(made, name)
+        else:
+            shutil.copy(made, name)
 
     def maker_of(self, name: str) -> Callable[[Path], object] | None:
         whole = {"nbest.jsonl": self.lists, "dev.jsonl": self.lists, "zh.txt": self.zh, "zh-test.txt": self.zh}

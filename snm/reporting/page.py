@@ -295,8 +295,8 @@ def _explained(brought: Sequence[tuple[Detail, Contributions]]) -> Iterator[Html
     text = (
         "The share is the part of the words' probability that comes from the rows of a type, on average. “Perplexity "
         "without” is by how much it would rise if these rows were left out and all others stayed as they are (– where "
-        "some word would have no probability then). A type has others that can stand in for it, so these figures do not "
-        f"add up. Measured on {words:,} words of the text."
+        "some word would have no probability then). A type has others that can stand in for it, so these figures do "
+        f"not add up. Measured on {words:,} words of the text."
     )
     yield tag("p", text, class_="quiet")
 
