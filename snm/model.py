@@ -96,10 +96,10 @@ class LanguageModel(ABC):
     """A probability for every word of a vocabulary after every context.
 
     It is asked for whole texts: `score`, `perplexity`, `explain`, `next_words`, `generate` and others; and word by
-    word, by decoders: `start`, `step`, `expand` and `follow`. A state is what the model keeps of the words so far, as 32-bit
-    numbers: the ids of the last words, each XOR a tag of the vocabulary, and the memory of a network. Equal states have
-    the same future, so a state can be a dictionary key. SNM and backoff models with the same vocabulary and features
-    share states.
+    word, by decoders: `start`, `step`, `expand` and `follow`. A state is what the model keeps of the words so far, as
+    32-bit numbers: the ids of the last words, each XOR a tag of the vocabulary, and the memory of a network. Equal
+    states have the same future, so a state can be a dictionary key. SNM and backoff models with the same vocabulary and
+    features share states.
 
     A kind of model defines `_probabilities` and `_distribution`, whose arguments have been validated, and the calls of
     decoders.
