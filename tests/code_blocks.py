@@ -39,7 +39,13 @@ NEVER = {
     "lm-evaluation-harness", "the checkout", "the network",
 }  # fmt: skip
 """What no test has."""
-LANGUAGES = {"python", "sh", "console", "text", "js"}
+OPTIONAL = {
+    "a GPU", "curl", "datasets", "datatrove", "fastapi", "flashlight", "huggingface_hub", "kenlm", "matplotlib",
+    "openai", "prometheus_client", "pyarrow", "pyctcdecode", "ray", "sentencepiece", "tokenizers", "torch", "uvicorn",
+    "zstandard",
+}  # fmt: skip
+"""What some machines have."""
+LANGUAGES = {"python", "sh", "console", "text"}
 _BLOCK = re.compile(
     r"(?P<comments>(?:^<!-- [^\n]* -->\n\s*)*)^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )

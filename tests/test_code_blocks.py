@@ -6,9 +6,10 @@ import gzip
 import json
 import lzma
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ import numpy as np
 import pytest
 
 import snm
-from tests.code_blocks import LANGUAGES, NEVER, Runner, alike, blocks_of, missing
+from tests.code_blocks import LANGUAGES, NEVER, OPTIONAL, Runner, alike, blocks_of, missing
 from tests.test_hub import hub  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = {page.relative_to(ROOT).as_posix(): blocks for page in PAGES if (blocks := blocks_of(page, ROOT))}
-RUN = [page for page, blocks in BLOCKS.items() if any(b.language not in ("text", "js") for b in blocks)]
+RUN = [page for page, blocks in BLOCKS.items() if any(b.language != "text" for b in blocks)]
 NEEDS = sorted({need for blocks in BLOCKS.values() for block in blocks for need in block.needs})
 
 
@@ -176,6 +177,7 @@ def test_the_blocks_of_a_page(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     tutorial = page.startswith("docs/tutorials/")
+    request.addfinalizer(partial(_put_back, sys.modules.get("kenlm")))
     if page == "docs/tutorials/gpu.md" and missing("a GPU") and not missing("torch"):
         import torch
 
@@ -197,6 +199,14 @@ def test_the_blocks_of_a_page(
             skipped = any(map(missing, block.needs)) or (skipped and block.info.startswith("text"))
             if not skipped:
                 runner.run(block)
+
+
+def _put_back(kenlm: Any) -> None:
+    """Undo what `snm.kenlm.install()` did."""
+    if kenlm is not None:
+        sys.modules["kenlm"] = kenlm
+    elif sys.modules.get("kenlm") is sys.modules.get("snm.kenlm"):
+        sys.modules.pop("kenlm", None)
 
 
 def served(arguments: list[str]) -> Any:
@@ -225,6 +235,7 @@ def test_every_block_says_what_it_is() -> None:
         for block in blocks:
             assert block.language in LANGUAGES, f"{block.place} begins with ```{block.info}"
             assert "needs" not in block.comments or block.needs, block.place
+            assert set(block.needs) <= NEVER | OPTIONAL, block.place
             if block.language == "text" and not block.info.endswith('"prints"'):
                 assert not block.comments
                 assert not any(line.startswith(("snm ", "$ snm ")) for line in block.code.split("\n")), block.place
