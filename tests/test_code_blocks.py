@@ -119,8 +119,8 @@ class Supplies:
 
             path.write_bytes(zstandard.compress(text.encode()))
         else:
-            pack = {".xz": lzma.compress, ".gz": gzip.compress}.get(path.suffix, bytes)
-            path.write_bytes(pack(text.encode()))
+            packers: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.compress, ".gz": gzip.compress}
+            path.write_bytes(packers.get(path.suffix, bytes)(text.encode()))
 
 
 @pytest.fixture(scope="module")
