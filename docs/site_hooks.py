@@ -33,6 +33,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     )
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """The search has a name for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def title_of(file: Any, target: str) -> str | None:
     """The heading of a page that a link of another page leads to."""
     path = (ROOT / "docs" / file.src_uri).parent / target

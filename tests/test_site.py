@@ -121,3 +121,19 @@ def test_a_browser_asks_no_other_host_and_can_search(site: Path, view: str) -> N
         page.locator(".md-search-result__item").first.wait_for()
         browser.close()
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(site: Path, scheme: str) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_context(color_scheme=scheme).new_page()
+        for name in ("index", "tutorials/first-model", "concepts/model", "reference/models", "commands"):
+            page.goto((site / f"{name}.html").as_uri())
+            page.wait_for_timeout(400)  # colours fade in
+            found = axe.Axe().run(page).response["violations"]
+            assert [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")] == []
+        browser.close()
