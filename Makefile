@@ -6,7 +6,8 @@
 # make bench        measure speed, memory and size on CORPUS (a folder of text), and KenLM's (in KENLM or on PATH)
 # make check        format, lint, types and tests: what a change has to pass
 # make test-minimum run the core tests with the oldest versions of dependencies that pyproject.toml allows
-# make docs         write the command reference and the import graph
+# make docs         write the command reference, the import graph and the pictures of the documentation
+# make site         build the documentation site in build/site; open build/site/index.html, no server is needed
 # make locked       install the test environment from requirements/test.txt: fixed versions, verified hashes
 # make lock         write requirements/test.txt anew, with the newest versions
 # make dist         build the source archive and the wheel in dist, and the wheel's bill of materials
@@ -20,7 +21,7 @@ TOOLS := $(VENV)-tools/bin
 # without this setting, `import snm` in the folder above the checkout imports the checkout instead of the package
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test test-gpu test-bounds test-minimum faults bench lint types format check docs locked lock dist sbom audit clean
+.PHONY: demo test test-gpu test-bounds test-minimum faults bench lint types format check docs site locked lock dist sbom audit clean
 
 demo: $(VENV)/installed
 	$(BIN)/snm demo
@@ -77,6 +78,11 @@ check: lint types test
 docs: $(VENV)/installed
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/import_graph.py
+	$(BIN)/python docs/make_pictures.py
+
+site: $(VENV)/installed
+	$(BIN)/pip install --quiet $(EDITABLE) '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # The lock has what is installed below, but not PyTorch and Triton, whose builds differ, and what pip has to compile.
 # `make locked test` keeps its versions: pip finds them installed.
@@ -86,7 +92,7 @@ locked:
 	$(BIN)/pip install --quiet --require-hashes -r $(LOCK)
 
 lock: $(VENV)-tools/installed
-	printf '%s\n' $(foreach package,$(RAY) $(FILTERS) $(TOKENIZERS) $(HUB) $(SERVER),'$(package)') > build/test.in
+	printf '%s\n' $(foreach package,$(RAY) $(FILTERS) $(TOKENIZERS) $(HUB) $(SERVER) $(SITE),'$(package)') > build/test.in
 	$(TOOLS)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-annotate --custom-compile-command 'make lock' --extra dev -o $(LOCK) pyproject.toml build/test.in
 
@@ -139,6 +145,8 @@ HUB ?= huggingface_hub
 # Without these the tests of the server are skipped; without Chromium, which playwright drives, those of its page
 SERVER ?= fastapi uvicorn prometheus_client openai schemathesis playwright axe-playwright-python
 CHROMIUM ?= chromium
+# Without these the documentation site is not built by a test
+SITE ?= mkdocs-material mkdocstrings[python]
 
 $(VENV)/installed-dev: $(VENV)/installed $(VENV)-pyctcdecode/installed
 	$(BIN)/pip install --quiet $(EDITABLE) '.[dev]'
@@ -150,6 +158,7 @@ $(VENV)/installed-dev: $(VENV)/installed $(VENV)-pyctcdecode/installed
 	$(BIN)/pip install --quiet $(TOKENIZERS) || echo "cannot install $(TOKENIZERS): their tokenizers are not tested"
 	$(BIN)/pip install --quiet $(HUB) || echo "cannot install $(HUB): the Hub is not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(SERVER),'$(package)') || echo "cannot install $(SERVER): the server is not tested"
+	$(BIN)/pip install --quiet $(foreach package,$(SITE),'$(package)') || echo "cannot install $(SITE): the documentation site is not tested"
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends $(CHROMIUM) >/dev/null; } \
 	|| echo "cannot install $(CHROMIUM): the server's page is not tested"
 	touch $@

@@ -14,7 +14,7 @@ def reference() -> str:
     for name, command in [("", main), *sorted(main.commands.items())]:
         path = f"snm {name}".strip()
         context = click.Context(command, info_name=path, terminal_width=100, **main.context_settings)
-        parts.append(f"\n## {path}\n\n```\n{command.get_help(context)}\n```\n")
+        parts.append(f"\n## {path}\n\n```text\n{command.get_help(context)}\n```\n")
     return "".join(parts)
 
 

@@ -80,7 +80,10 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     if "pruning" in m:
         rows.append(("made smaller", f"by {m['pruning']['criterion']}; it had {m['pruning']['links']:,} links"))
     if "estimation" in m:
-        return [*rows, ("estimation", ", ".join(f"{name} {value}" for name, value in m["estimation"].items()))]
+        return [
+            *rows,
+            ("estimation", ", ".join(f"{name} {_rounded(value)}" for name, value in m["estimation"].items())),
+        ]
     t = m["training"]
     marks = f"{m['pages']['shadowed']} features share page and mark with another"
     rows.append(("weights", f"{8 * m['pages']['code_bytes']} bits; {marks}"))
@@ -94,6 +97,13 @@ def _model_rows(m: dict[str, Any]) -> list[tuple[str, str]]:
     if t["prune"] > 1:
         rows.append(("pruned", f"features seen fewer than {t['prune']} times, except n-grams of up to five words"))
     return rows
+
+
+def _rounded(value: Any) -> str:
+    """A value of the manifest, whose numbers are those of a computation, to be read."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_rounded, value))}]" if value else "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def shape_text(shape: dict[str, Any]) -> str:

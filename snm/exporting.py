@@ -52,11 +52,14 @@ def export_arpa(
 ) -> None:  # fmt: skip
     """Write any model as an ARPA file. A file of that name is replaced when the new one is complete.
 
-    A backoff model is written as it is. An SNM is written as its n-grams, up to `order`, with its probabilities after
-    their contexts alone. If it has other features, gates for n-grams are learned: on held-out text, `dev`, or on text
-    that the model generates. Mixtures, and models of several sources with `dev`, have the n-grams of their members.
-    With `text`, and for every other model, the n-grams are those of the text; probabilities of other models than SNMs
-    are means over places of the text. `size`: most bytes of the file; n-grams are pruned by entropy.
+    - A backoff model is written as it is.
+    - An SNM is written as its n-grams, up to `order`, with its probabilities after their contexts alone. If it has
+      other features, gates for n-grams are learned: on held-out text, `dev`, or on text that the model generates.
+    - Mixtures, and models of several sources with `dev`, have the n-grams of their members.
+    - With `text`, and for every other model, the n-grams are those of the text; probabilities of other models than SNMs
+      are means over places of the text.
+
+    `size`: most bytes of the file; n-grams are pruned by entropy.
     """
     if not isinstance(model, LanguageModel):
         raise SettingsError(f"{shown(model)} is no model; open one with snm.load")

@@ -90,7 +90,7 @@ class TextPerplexity:
                 one._spelling_for(self.spelled)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """NaN for a text without words. (texts,) float32"""
+        """The perplexity of each text; NaN for one without words. (texts,) float32"""
         listed = list(texts)
         for text in listed:
             if not isinstance(text, str):
@@ -102,7 +102,7 @@ class TextPerplexity:
         return found
 
     def score(self, batch: Batch, threads: int = 1) -> np.ndarray:
-        """Of each record of a batch. (records,) SCORE"""
+        """Score, tokens and OOVs of each record of a batch. (records,) SCORE"""
         scores = self._of_records(self.model, batch, threads)
         logs = -scores.logprob10 / np.maximum(scores.scored, 1)
         if self.against is not None:
@@ -220,15 +220,18 @@ def filter_text(
 ) -> FilterReport:  # fmt: skip
     """Write the records of a file that a model finds probable, as they are and in their order, to the file `output`.
 
-    `max_ppl`, `min_ppl`: of the perplexity of a record. `keep`: the share of the records with words, from 0 to 1, that
-    is kept: those with the lowest scores, and of equal ones the first. `against`: another model; the score is then the
-    ratio of the perplexities under `model` and under `against`, and `max_ratio` its limit. Without `output`, text is
-    only scored, for the report and the histogram.
-
-    `source` and `output` may be `-`. `format` is `text`, `jsonl` or `parquet`, by default what the name of the file
-    says; `field` has the text of the last two. `histogram`: a picture of the scores is written to this file (PNG).
-    `resume`: scores are kept in the folder `output`.work while the run lasts, and used if it is killed and started
-    again. `spelled`: see `LanguageModel.score_sentences`; `on_error`: see `Settings`.
+    - `max_ppl`, `min_ppl`: of the perplexity of a record.
+    - `keep`: the share of the records with words, from 0 to 1, that is kept: those with the lowest scores, and of equal
+      ones the first.
+    - `against`: another model; the score is then the ratio of the perplexities under `model` and under `against`, and
+      `max_ratio` its limit.
+    - `source` and `output` may be `-`. Without `output`, text is only scored, for the report and the histogram.
+    - `format`: `text`, `jsonl` or `parquet`, by default what the name of the file says; `field` has the text of the
+      last two.
+    - `histogram`: a picture of the scores is written to this file (PNG).
+    - `resume`: scores are kept in the folder `output`.work while the run lasts, and used if it is killed and started
+      again.
+    - `spelled`: see `LanguageModel.score_sentences`. `on_error`: see `Settings`.
     """
     functions(progress=progress, notify=notify)
     limits = _limits(max_ppl, min_ppl, keep, max_ratio, against is not None, output is not None)

@@ -95,11 +95,14 @@ def _as_array(name: str, values: Any) -> np.ndarray:
 class LanguageModel(ABC):
     """A probability for every word of a vocabulary after every context.
 
-    A kind of model defines `_probabilities` and `_distribution`, whose arguments have been validated, and scores word
-    by word for decoders: `start`, `step`, `expand` and `follow`. A state is what the model keeps of the words so far,
-    as 32-bit numbers: the ids of the last words, each XOR a tag of the vocabulary, and the memory of a network. Equal
-    states have the same future, so a state can be a dictionary key. SNM and backoff models with the same vocabulary
-    and features share states.
+    It is asked for whole texts: `score`, `perplexity`, `explain`, `next_words`, `generate` and others; and word by
+    word, by decoders: `start`, `step`, `expand` and `follow`. A state is what the model keeps of the words so far, as
+    32-bit numbers: the ids of the last words, each XOR a tag of the vocabulary, and the memory of a network. Equal
+    states have the same future, so a state can be a dictionary key. SNM and backoff models with the same vocabulary and
+    features share states.
+
+    A kind of model defines `_probabilities` and `_distribution`, whose arguments have been validated, and the calls of
+    decoders.
     """
 
     vocabulary: Vocabulary
@@ -543,13 +546,14 @@ def bits_per_byte(log_probability: float, text_bytes: int) -> float | None:
 class PerplexityReport:
     """Perplexity of a text, over all words and every `</S>`.
 
-    In an open vocabulary `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed one it leaves them out.
-    `ppl_no_oov` always leaves them out. `ppl_spelled` and `bits_per_byte` spell them: P(`<UNK>`) times the probability
-    of the word's string; None if the vocabulary is closed or the model has no spelling model, and the text has such
-    words. `bytes`: those of the words in UTF-8, and one for the space or line end after each; None if not known.
-    `words`: what white space separates, and line ends; `ppl_word`: the same probability a word. Where a tokenizer
-    divides words, there are more `tokens`.
-    `bad_lines`: lines that were repaired or left out, see `perplexity`.
+    - `ppl` counts out-of-vocabulary words as `<UNK>`; in a closed vocabulary it leaves them out. `ppl_no_oov` always
+      leaves them out.
+    - `ppl_spelled` and `bits_per_byte` spell them: P(`<UNK>`) times the probability of the word's string. None if the
+      vocabulary is closed or the model has no spelling model, and the text has such words.
+    - `bytes`: those of the words in UTF-8, and one for the space or line end after each; None if not known.
+    - `words`: what white space separates, and line ends; `ppl_word`: the same probability a word. Where a tokenizer
+      divides words, there are more `tokens`.
+    - `bad_lines`: lines that were repaired or left out, see `perplexity`.
     """
 
     sentences: int

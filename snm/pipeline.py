@@ -130,14 +130,15 @@ def train(
 ) -> LanguageModel:
     """Train a model on text and write it to the folder `output`, or to a URL such as s3://bucket/model.
 
-    `sources` name files, folders, globs or URLs; or they are an iterable of sentences: strings, or lists of words (a
-    list of strings names files: `iter(sentences)` is an iterable of them). A mapping of names to such texts makes a
-    model of several sources, weighed by context for the text `dev` (docs/sources.md).
-    `counts` is a folder that `count_text` or `merge_counts` wrote, and `sources` are None then: the model is the one
-    that its text would give. Text, vocabulary and an SNM's features come from there; other models use the text alone.
-    `dev` is held-out text: SNM's gate and multinomial loss are learned on it, and training stops by it. Without it a
-    slice of the training text is held out where one is needed. `force` replaces a model at `output`. `notify` receives
-    messages, `progress` makes progress bars.
+    - `sources`: names of files, folders, globs or URLs; or an iterable of sentences, strings or lists of words (a list
+      of strings names files: `iter(sentences)` is an iterable of them). A mapping of names to such texts makes a model
+      of several sources, weighed by context for the text `dev` (docs/sources.md).
+    - `counts`: a folder that `count_text` or `merge_counts` wrote; `sources` are None then. The model is the one that
+      its text would give. Text, vocabulary and an SNM's features come from there; other models use the text alone.
+    - `dev`: held-out text. SNM's gate and multinomial loss are learned on it, and training stops by it. Without it a
+      slice of the training text is held out where one is needed.
+    - `force`: replace a model at `output`.
+    - `notify` receives messages, `progress` makes progress bars.
     """
     settings = _checked(Settings() if settings is None else settings)
     functions(progress=progress, notify=notify)

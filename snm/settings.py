@@ -41,26 +41,46 @@ PAPER_RATE = 0.02  # of AdaGrad with the paper's metafeatures: the paper gives n
 class Settings:
     """The settings of `train`: everything but the text. `memory` is in bytes.
 
-    `model` is `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
-    softmax), `rnn`, or `hybrid`: an SNM and a recurrent network under one gate; `network` is for the last three.
-    `features` is SNM's specification, by default the preset `small`;
-    `order` gives n-grams up to that order instead, and is what the other models have (default 5, for an RNN 9).
-    `discounts` are Kneser-Ney's: `modified` or `single`. `gate`: hidden units of SNM's gate, 0 for none. `folds`:
-    the gate is learned from this many parts of the text, each under a model of the others, by default 4 from a
-    text of 40,000 to 2 M tokens; 0 for a slice that is held out. `prune`:
-    features seen less often are left out of an SNM, except n-grams of up to five words. `weight_bits`: 8 or 16, of a
-    weight in the model file. `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the text is
-    large enough; or several machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run. `work`
-    is the folder or the URL that these machines share (docs/cluster.md). `resume`: what is finished is kept in a
-    folder, and used if the run is killed and started again. `vocab`: a file of words, one a line. `classes`: how many
-    word classes are learned where the features use them; by default 256, from a text of up to 2 M tokens 64.
-    `tokenizer`: `characters`, `bytes`, or the file of a SentencePiece model or of a tokenizer of Hugging Face, which
-    divides text into words from then on (docs/tokenizers.md).
-    `document`: the text has documents, separated by blank lines, and features reach across their sentences. `fields`:
-    names of fields before lines, such as `speaker=ann`, which become features (docs/features.md). `tuning`:
-    how `snm.tune` chose the settings, for the manifest. `on_error`: what to do with a line that is not UTF-8 or has a
-    NUL byte: `fail`, `replace` (the bytes, by U+FFFD) or `skip-line`; it is for the text, held-out text and the file of
-    words. `size`: most bytes of the model folder; what brings least is pruned at the end.
+    What is trained:
+
+    - `model`: `snm`, `kn` (Kneser-Ney), `katz`, `sbo` (stupid backoff), `hsme` (maximum entropy with a hierarchical
+      softmax), `rnn`, or `hybrid`: an SNM and a recurrent network under one gate.
+    - `features`: SNM's specification, by default the preset `small`.
+    - `order`: n-grams up to this order instead; for the other models, which have no specification, 5 by default, for an
+      RNN 9.
+    - `discounts`: Kneser-Ney's, `modified` or `single`.
+    - `gate`: hidden units of SNM's gate, 0 for none.
+    - `classes`: how many word classes are learned where the features use them; by default 256, from a text of up to 2 M
+      tokens 64.
+    - `training`: how an SNM's adjustment is learned. `network`: settings of `hsme`, `rnn` and `hybrid`.
+    - `tuning`: how `snm.tune` chose the settings, for the manifest.
+
+    The text:
+
+    - `min_count`: words seen less often are `<UNK>`. `max_words`: at most so many words. `vocab`: a file of words
+      instead, one a line. `closed`: `<UNK>` is never predicted.
+    - `tokenizer`: `characters`, `bytes`, or the file of a SentencePiece model or of a tokenizer of Hugging Face, which
+      divides text into words from then on (docs/tokenizers.md).
+    - `document`: the text has documents, separated by blank lines, and features reach across their sentences.
+    - `fields`: names of fields before lines, such as `speaker=ann`, which become features (docs/features.md).
+    - `on_error`: what to do with a line that is not UTF-8 or has a NUL byte: `fail`, `replace` (the bytes, by U+FFFD)
+      or `skip-line`; for the text, held-out text and the file of words.
+    - `folds`: the gate is learned from this many parts of the text, each under a model of the others, by default 4 from
+      a text of 40,000 to 2 M tokens; 0 for a slice that is held out.
+
+    The size of the model:
+
+    - `prune`: features seen less often are left out of an SNM, except n-grams of up to five words.
+    - `weight_bits`: 8 or 16, of a weight in the model file.
+    - `size`: most bytes of the model folder; what brings least is pruned at the end.
+
+    How it is trained:
+
+    - `memory` (bytes), `threads`, `partitions` (of the counts), `seed` (of all random choices).
+    - `engine`: `cpu`, `gpu`, or `auto`, which takes a GPU where there is one and the text is large enough; or several
+      machines: `ray`, a Ray cluster at `address`, or `tasks`, which other programs run. `work` is the folder or the URL
+      that these machines share (docs/cluster.md).
+    - `resume`: what is finished is kept in a folder, and used if the run is killed and started again.
     """
 
     model: str = "snm"

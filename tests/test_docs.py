@@ -20,6 +20,12 @@ def test_the_command_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "commands.md").read_text() == made, "run: make docs"
 
 
+def test_the_pictures_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_pictures.py"))["pictures"]()
+    for name, picture in made.items():
+        assert (ROOT / "docs" / "concepts" / name).read_text() == picture, "run: make docs"
+
+
 def test_every_command_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     assert set(main.commands) - set(re.findall(r"\b(?:snm|make) (\w+)", readme)) == set()
@@ -41,7 +47,7 @@ def test_the_changelog_has_the_version() -> None:
 def test_the_specifications_in_the_documents_can_be_parsed() -> None:
     text = (ROOT / "docs" / "features.md").read_text()
     block = text.split("## The specification language")[1].split("##")[0]
-    specs = [line.strip().split("   ")[0] for line in block.split("\n") if line.startswith("    ")]
+    specs = [line.split("   ")[0] for line in block.split("```text\n")[1].split("\n```")[0].split("\n")]
     assert len(specs) == 11
     for spec in specs:
         FeatureSpec(spec)
@@ -66,7 +72,7 @@ def test_the_example_of_a_family_is_the_tested_one() -> None:
 
 
 def test_local_links_exist() -> None:
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
 
@@ -80,7 +86,7 @@ def test_every_term_of_the_glossary_is_unique() -> None:
 
 
 def test_prose_is_wrapped() -> None:
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         if path.name == "benchmarks.md":  # generated, with the benchmarks' own descriptions
             continue
         for number, line in enumerate(path.read_text().split("\n"), 1):

@@ -159,13 +159,34 @@ def test_the_end_of_a_sentence_is_a_line(open_page: Open) -> None:
     assert page.input_value("#text") == "the cat eats fish\n"
 
 
+def test_one_click_chooses_a_word_while_next_words_are_shown(open_page: Open) -> None:
+    """The list of next words goes when the text loses the focus, and the page moves; not under the pointer."""
+    page = open_page()
+    page.fill("#text", TEXT)
+    page.focus("#text")
+    page.keyboard.press("End")
+    page.keyboard.type(" ")
+    until(page, "document.querySelector('#next[aria-busy=false] li')")
+    page.locator('.word[data-line="0"][data-word="4"]').first.click()
+    page.wait_for_selector(".part")
+    assert page.inner_text("#explanations h2") == "“the” according to small"
+    assert page.is_hidden("#next")
+
+
+def test_an_empty_page_says_what_it_is_for(open_page: Open) -> None:
+    page = open_page()
+    assert "the less the model expected it" in page.inner_text("#intro")
+    page.fill("#text", TEXT)
+    until(page, "document.querySelector('#intro').hidden")
+
+
 def test_what_made_a_word_probable(open_page: Open, models: dict[str, snm.LanguageModel]) -> None:
     page = open_page()
     page.fill("#text", TEXT)
     page.click('.word[data-line="0"][data-word="4"]')
     page.wait_for_selector(".part")
     expected = models["small"].explain(TEXT.split("\n")[0])[4]
-    assert page.inner_text("#explanations h2") == "the under small"
+    assert page.inner_text("#explanations h2") == "“the” according to small"
     assert f"P = {expected.probability:.3g}" in page.inner_text("#explanations")
     rows = page.locator(".part").all()
     for row, part in zip(rows, expected.parts, strict=False):
@@ -265,7 +286,7 @@ def test_with_the_keyboard_alone(open_page: Open) -> None:
         assert page.evaluate("document.activeElement.firstChild.data") == word
     page.keyboard.press("Enter")
     page.wait_for_selector(".part")
-    assert page.inner_text("#explanations h2") == "old under small"
+    assert page.inner_text("#explanations h2") == "“old” according to small"
     tab_until(page, ".part")
     page.keyboard.press("Enter")
     assert page.get_attribute(".part", "aria-pressed") == "true"

@@ -35,7 +35,8 @@ inside = pytest.mark.skipif(not INSIDE, reason="runs in the environment of pyctc
 def test_in_the_environment_of_pyctcdecode() -> None:
     if not PYTHON.exists():
         pytest.skip(f"needs pyctcdecode, kenlm and transformers in {PYTHON.parent.parent} (make test installs them)")
-    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    page = f"{ROOT / 'tests' / 'test_code_blocks.py'}::test_the_blocks_of_a_page[docs/decoding.md]"
+    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, page]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     run = subprocess.run(
         command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False

@@ -85,7 +85,7 @@ def test_the_lock_fits_the_project_and_has_no_package_of_cuda() -> None:
     assert not [name for name in found if name.startswith(("torch", "triton", "nvidia", "cuda"))]
 
 
-@pytest.mark.parametrize("name", ["ci", "release"])
+@pytest.mark.parametrize("name", ["ci", "release", "site"])
 def test_workflows_are_read_only_but_where_they_publish(name: str) -> None:
     workflow = read_yaml(f".github/workflows/{name}.yml")
     assert workflow["permissions"] in ({}, {"contents": "read"})
@@ -93,5 +93,6 @@ def test_workflows_are_read_only_but_where_they_publish(name: str) -> None:
         job: {right for right, access in what.get("permissions", {}).items() if access == "write"}
         for job, what in workflow["jobs"].items()
     }
-    published = {"publish": {"attestations", "contents", "id-token"}} if name == "release" else {}
-    assert {job: rights for job, rights in writers.items() if rights} == published
+    rights = {"release": {"attestations", "contents", "id-token"}, "site": {"id-token", "pages"}}
+    published = {"publish": rights[name]} if name in rights else {}
+    assert {job: found for job, found in writers.items() if found} == published

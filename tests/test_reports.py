@@ -288,9 +288,7 @@ def test_a_sample_is_said_to_be_one(model_path: Path, tmp_path: Path) -> None:
     assert any("evenly spread" in line for line in said)
     assert not made.comparison.whole
     made.save(tmp_path / "page.html")
-    assert "an even sample of 0.1 MB out of 0.4 MB" in (tmp_path / "page.html").read_text().replace(
-        "An even", "an even"
-    )
+    assert "An even sample of 66 KB out of 360 KB of text" in (tmp_path / "page.html").read_text()
 
 
 def test_documents_are_whole(corpus_file: Path, model_path: Path) -> None:

@@ -6,8 +6,6 @@ import io
 import json
 import math
 import pickle
-import re
-import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -487,35 +485,6 @@ def test_kenlm_sentences_are_divided_and_its_words_are_pieces(corpus_file: Path,
     assert asked.perplexity("cat") == pytest.approx(10 ** (-model.score("cat") / 4), rel=1e-4)
     assert "c" in asked
     assert "cat" not in asked
-
-
-def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of docs/tokenizers.md, in their order, with a made-up text."""
-    pytest.importorskip("sentencepiece", reason="needs the package sentencepiece")
-    monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(1)
-    parts = [
-        ["我们", "他们", "老师", "学生", "她的朋友"],
-        ["喜欢", "常常", "不想"],
-        ["读书", "写信", "吃饭", "看电影", "去北京"],
-        ["", "了", "吗"],
-    ]
-    text = ["".join(random.choice(part) for part in parts) for _ in range(600)]
-    Path("zh.txt").write_text("".join(f"{line}\n" for line in text[:500]), encoding="utf-8")
-    Path("zh-test.txt").write_text("".join(f"{line}\n" for line in text[500:]), encoding="utf-8")
-    page = (Path(__file__).parents[1] / "docs" / "tokenizers.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
-    names: dict[str, Any] = {}
-    for language, block in blocks:
-        if language == "python":
-            exec(block, names)
-        for line in block.split("\n") if not language else []:
-            if line:
-                run(*shlex.split(line.removeprefix("$ snm ")))
-    assert names["report"].tokens < snm.load("zh-characters").perplexity(Path("zh-test.txt")).tokens
-    for folder in ("zh-characters", "zh-pieces"):
-        assert set("".join(text)) >= set(snm.load(folder).generate("我们", seed=1, max_words=20))
 
 
 def test_the_server_divides_text(corpus_file: Path, tmp_path: Path) -> None:

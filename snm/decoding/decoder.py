@@ -39,13 +39,16 @@ def build_ctcdecoder(
 ) -> Decoder:  # fmt: skip
     """A CTC decoder: pyctcdecode's `build_ctcdecoder` over any model that scores word by word.
 
-    `labels`: of the logits' columns. `kenlm_model_path`: a model folder, an ARPA file, an open model, or none.
-    `unigrams`: the words that count as known, if these are not all words of the model. `alpha`: weight of the model;
-    `beta`: added for each word; `unk_score_offset`: added to log10 P of unknown words. `lm_score_boundary`: whether
-    texts are whole sentences. `blank`: the label or index of the blank, where it is not "", [PAD], <pad> or _.
-    `lexicon`: `open`, or `closed` if only known words may be found. `level`: `word`, or `token` if the words of the
-    model are the labels. `compatible`: repeat a fault of pyctcdecode, for the same texts: a text that ends with
-    a space pays for one more, unknown word.
+    - `labels`: of the logits' columns.
+    - `kenlm_model_path`: a model folder, an ARPA file, an open model, or none.
+    - `unigrams`: the words that count as known, if these are not all words of the model.
+    - `alpha`: weight of the model; `beta`: added for each word; `unk_score_offset`: added to log10 P of unknown words.
+    - `lm_score_boundary`: whether texts are whole sentences.
+    - `blank`: the label or index of the blank, where it is not "", `[PAD]`, `<pad>` or `_`.
+    - `lexicon`: `open`, or `closed` if only known words may be found.
+    - `level`: `word`, or `token` if the words of the model are the labels.
+    - `compatible`: repeat a fault of pyctcdecode, for the same texts: a text that ends with a space pays for one more,
+      unknown word.
     """
     model = kenlm_model_path
     if model is not None and not isinstance(model, LanguageModel):

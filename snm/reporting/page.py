@@ -54,10 +54,17 @@ def _id(name: str) -> str:
 
 def _about(comparison: Compared) -> str:
     first = comparison.models[0].perplexity
-    size = f"{comparison.text_bytes / 1e6:,.1f} MB of text"
+    size = f"{_size(comparison.text_bytes)} of text"
     if not comparison.whole:
-        size = f"an even sample of {comparison.sample_bytes / 1e6:,.1f} MB out of {size}"
+        size = f"an even sample of {_size(comparison.sample_bytes)} out of {size}"
     return f"{size[0].upper()}{size[1:]}: {first.sentences:,} sentences, {first.tokens:,} words and sentence ends."
+
+
+def _size(size: int) -> str:
+    """Bytes, in a unit that leaves digits to see."""
+    return (
+        f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{max(size, 1) / 1e3:,.0f} KB" if size >= 1e3 else f"{size} bytes"
+    )
 
 
 def _sections(report: Findings) -> Iterator[tuple[str, list[Html]]]:
@@ -287,9 +294,9 @@ def _explained(brought: Sequence[tuple[Detail, Contributions]]) -> Iterator[Html
     words = max(made.words for _, made in brought)
     text = (
         "The share is the part of the words' probability that comes from the rows of a type, on average. “Perplexity "
-        "without” is by how much it would rise if these rows were left out and all others stayed as they are; – where "
-        "some word would have no probability then. A type has others that can stand in for it, so these figures do not "
-        f"add up. Measured on {words:,} words of the text."
+        "without” is by how much it would rise if these rows were left out and all others stayed as they are (– where "
+        "some word would have no probability then). A type has others that can stand in for it, so these figures do "
+        f"not add up. Measured on {words:,} words of the text."
     )
     yield tag("p", text, class_="quiet")
 

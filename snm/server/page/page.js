@@ -141,6 +141,7 @@ function summary(total) {
 function show() {
   const empty = !text.value.trim();
   $("results").hidden = empty;
+  $("intro").hidden = !empty;
   if (chosen && scored.get(key(compared()[0], lines()[chosen.line]))?.words[chosen.word]?.word !== chosen.text) choose(null);
   const all = compared().map((model) => [model, results(model)]);
   $("readings").replaceChildren(...all.map(([model, found]) => reading(model, found)));
@@ -250,7 +251,7 @@ function kindOf(part) {
 function explanation(model, words, at, word) {
   const p = word.probability || 1;
   const card = make("div", { class: "card" },
-    make("h2", {}, `${spoken(word.word)} under ${model}`),
+    make("h2", {}, `“${spoken(word.word)}” according to ${model}`),
     make("p", {}, `P = ${word.probability.toPrecision(3)}, ${one(-Math.log2(word.probability))} bits. ` +
       "The shares of all features add up to P."),
     strip("By kind of feature", byKind(word.parts), p));
@@ -507,7 +508,14 @@ text.addEventListener("keydown", (event) => {
   } else return;
   event.preventDefault();
 });
-text.addEventListener("blur", hideNext);
+// A click that takes the focus from the text must arrive where it was aimed: the list, which moves the page, goes after it.
+let pressed = false;
+document.addEventListener("mousedown", () => { pressed = true; }, true);
+document.addEventListener("mouseup", () => {
+  pressed = false;
+  if (document.activeElement !== text) setTimeout(hideNext);
+}, true);
+text.addEventListener("blur", () => { if (!pressed) hideNext(); });
 
 // ------------------------------------------------------------------------------------------ the text
 
