@@ -453,6 +453,18 @@ class TestOpenAi:
         assert call(address, "/detokenize", {"tokens": found["tokens"]}).json == {"prompt": "the cat\nsees"}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_load_of_many_clients(model_path: Path) -> None:
+    """A sample of `make soak`: every answer is compared with the model's, and no file stays open."""
+    given = [f"small={model_path}", *(f"{name}={GOLDEN / name}" for name in NAMES)]
+    script = ["benchmarks/serving.py", *given, "--requests", "300", "--clients", "20"]
+    done = subprocess.run(
+        [sys.executable, *script], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no wrong answer; nothing leaks" in done.stdout
+
+
 def test_the_api_is_as_described(models: dict[str, snm.LanguageModel], tmp_path: Path) -> None:
     """Schemathesis sends valid and invalid requests to every path of the OpenAPI document."""
     pytest.importorskip("schemathesis")
