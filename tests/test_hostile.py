@@ -33,7 +33,7 @@ NBEST = (
 )
 LATTICE = b"a\n0 1 the the 1.5,2.0\n1 2 old old 0.5,0.1\n1 2 stone stone 0.7\n2 0.5\n\nb\n0 1 1 1 1.5\n1\n"
 JSON_LINES = b'{"text": "the old stone", "id": 1}\n{"text": "a cat\\nthe river", "meta": {"a": [1, 2]}}\n'
-TOKENIZER = {
+TOKENIZER: dict[str, Any] = {
     "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
     "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
     "model": {"type": "WordLevel", "vocab": {"the": 0, "old": 1, "<unk>": 2}, "unk_token": "<unk>"},
