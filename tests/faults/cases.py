@@ -23,12 +23,8 @@ class Case:
     kind: str = MODEL
     output: str = "m"
 
-    @property
-    def resumes(self) -> bool:
-        return "--resume" in self.arguments
-
-    def command(self, inputs: Path, box: Path, threads: int, again: bool = True) -> list[str]:
-        """The arguments; `again`: what is there may be replaced."""
+    def command(self, inputs: Path, box: Path, threads: int) -> list[str]:
+        """The arguments of the command, which replaces what is there."""
         places = {"{in}": str(inputs), "{out}": str(box / self.output)}
         made = []
         for argument in self.arguments:
@@ -36,7 +32,7 @@ class Case:
                 argument = argument.replace(name, place)
             made.append(argument)
         made += [] if self.name == "import" else ["--threads", str(threads)]
-        return made + (["--force"] if again and self.kind != FILE else [])
+        return made + (["--force"] if self.kind != FILE else [])
 
 
 def _train(*more: str) -> list[str]:
