@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +98,8 @@ def made_by(path: Path) -> dict[str, bytes] | None:
     found = {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     for name in found:
         if name.endswith(".json"):
-            found[name] = json.dumps(_timeless(json.loads(found[name])), sort_keys=True).encode()
+            with suppress(ValueError):  # a damaged one is compared as it is
+                found[name] = json.dumps(_timeless(json.loads(found[name])), sort_keys=True).encode()
     return found
 
 
