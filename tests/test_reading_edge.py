@@ -244,6 +244,17 @@ class TestLongLines:
             assert " bytes; expected text, " in fails(*command), command
         assert not {"m", "kept", "arpa"} & {path.name for path in tmp_path.iterdir()}
 
+    def test_a_million_words_on_a_line(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "text", b"the river " * 500_000 + b"\n")
+        found = json.loads(ok("ppl", MODEL, path, "--json"))
+        assert (found["sentences"], found["tokens"], found["oov"]) == (1, 1_000_001, 0)
+        (line,) = ok("score", MODEL, path).splitlines()
+        assert float(line) == pytest.approx(found["logprob10"], rel=1e-5)
+        ok("train", path, "-o", tmp_path / "m", "--model", "kn", "--order", "3", "--threads", "1")
+        assert snm.load(tmp_path / "m").manifest["text"] == {
+            "sentences": 1, "tokens": 1_000_001, "oov": 0, "bad_lines": 0,
+        }  # fmt: skip
+
     def test_a_line_that_is_needed_as_a_whole_has_a_largest_length(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
