@@ -453,6 +453,15 @@ class TestOpenAi:
         assert call(address, "/detokenize", {"tokens": found["tokens"]}).json == {"prompt": "the cat\nsees"}
 
 
+def test_freed_memory_is_returned(models: dict[str, snm.LanguageModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    returned = list[str]()
+    monkeypatch.setattr("snm.server.app.RELEASE", 0.001)
+    monkeypatch.setattr("snm.system.release_free_memory", lambda: returned.append("memory"))
+    with serving({"small": models["small"]}) as address:
+        _until(lambda: len(returned) > 2)
+        assert call(address, "/health").status == 200
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_load_of_many_clients(model_path: Path) -> None:
     """A sample of `make soak`: every answer is compared with the model's, and no file stays open."""
