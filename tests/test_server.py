@@ -343,7 +343,7 @@ class TestPrompts:
         """What lines say of their speakers is context, and no piece."""
         lines = [f"speaker={'ab'[k % 2]} {line}" for k, line in enumerate(corpus_file.read_text().split("\n")[:-1])]
         model = snm.train(
-            lines, tmp_path / "m", snm.Settings(features="small + side(speaker)", fields="speaker", threads=1)
+            iter(lines), tmp_path / "m", snm.Settings(features="small + side(speaker)", fields="speaker", threads=1)
         )
         text = "speaker=a the cat\nspeaker=zork a speaker=b\nsees"
         prompt = prompt_of_text(text, model.vocabulary)
