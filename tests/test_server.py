@@ -348,7 +348,7 @@ class TestPrompts:
         text = "speaker=a the cat\nspeaker=zork a speaker=b\nsees"
         prompt = prompt_of_text(text, model.vocabulary)
         assert "".join(prompt.pieces) == text
-        assert len(prompt.pieces) == 8
+        assert len(prompt.pieces) == 7
         expected = [p * math.log(10) for words in model.score_words(text.split("\n"), spelled=True) for _, p in words]
         assert log_probabilities(model, prompt) == pytest.approx(expected[:-1])
         with serving({"m": model}) as address:
