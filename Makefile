@@ -3,6 +3,7 @@
 # make test-gpu     run the tests of the GPU engine and of the neural models on a GPU; fails without one
 # make test-bounds  run the tests with Numba's bounds checks
 # make faults       kill commands and fail their writes, FAULTS of each kind for each command, from the seed SEED
+# make soak         load on the server for MINUTES; fails if an answer is wrong, or memory grows by more than 1 %
 # make bench        measure speed, memory and size on CORPUS (a folder of text), and KenLM's (in KENLM or on PATH)
 # make check        format, lint, types and tests: what a change has to pass
 # make test-minimum run the core tests with the oldest versions of dependencies that pyproject.toml allows
@@ -21,7 +22,7 @@ TOOLS := $(VENV)-tools/bin
 # without this setting, `import snm` in the folder above the checkout imports the checkout instead of the package
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test test-gpu test-bounds test-minimum faults bench lint types format check docs site locked lock dist sbom audit clean
+.PHONY: demo test test-gpu test-bounds test-minimum faults bench lint types format check docs site locked lock dist sbom audit clean soak
 
 demo: $(VENV)/installed
 	$(BIN)/snm demo
@@ -54,6 +55,11 @@ SEED ?= 1
 faults: $(VENV)/installed-dev
 	mkdir -p build
 	$(BIN)/python -m tests.faults --count $(FAULTS) --seed $(SEED) --output build/faults.json
+
+MINUTES ?= 10
+soak: $(VENV)/installed-dev
+	mkdir -p build
+	$(BIN)/python benchmarks/serving.py --soak $(MINUTES) --output build/soak.json
 
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet kenlm

@@ -36,7 +36,7 @@ from snm.settings import Settings
 from snm.sources import ReadTwice
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text.encoding import Text, encode_files
-from snm.text.files import Sources, are_files, are_given, names
+from snm.text.files import Sources, are_files, are_given, check_read_twice, names
 from snm.text.sampling import sample_sentences
 
 SAMPLED = 200_000  # events of the text that an SNM generates
@@ -77,14 +77,18 @@ def export_arpa(
         if order is not None:
             raise SettingsError(f"{model.path} is a backoff model already, written as it is; leave out the order")
         return _write(model, name, size, threads, progress, notify)
-    how = _How(order, _readable_twice(dev), threads, on_error, progress, notify)
+    if not are_given(dev):
+        dev = None
+    elif isinstance(model, MixtureModel | SourcesModel):
+        dev = _readable_twice(dev, "held-out text")  # by each member
+    how = _How(order, dev, threads, on_error, progress, notify)
     if not given:
         _check_own(model, how)
     with scratch_folder(notify) as folder:
         place = folder / "projected"
         if given:
             assert text is not None
-            _project_text(model, place, text, how)
+            _project_text(model, place, _readable_twice(text, "text"), how)
         else:
             _project_own(model, place, how)
         with BackoffModel(place) as projected:
@@ -103,12 +107,10 @@ class _How:
     notify: Notify
 
 
-def _readable_twice(dev: Sources | None) -> Sources | None:
-    """Held-out text that each member of a model can read; None where there is none."""
-    if not are_given(dev):
-        return None
-    assert dev is not None
-    return dev if are_files(dev) else ReadTwice("dev", dev)
+def _readable_twice(text: Sources, what: str) -> Sources:
+    """Text that can be read several times."""
+    check_read_twice(text, f"an export reads {what} several times")
+    return text if are_files(text) else ReadTwice(what, text)
 
 
 def _check_own(model: LanguageModel, how: _How) -> None:

@@ -33,7 +33,7 @@ from snm.remote import Folder
 from snm.scoring.lines import LineScores, score_block
 from snm.scratch import scratch_folder
 from snm.storage import replaced_file, turn
-from snm.text.files import STDIN, BadLines, find_files, open_text, plain_size
+from snm.text.files import STDIN, BadLines, find_files, is_read_once, open_text, plain_size
 from snm.text.records import (
     FORMATS,
     Batch,
@@ -239,15 +239,15 @@ def filter_text(
     source, output = _checked_paths(source, output)
     form = choice("format", format_of(source) if format is None else format, FORMATS)
     check_formats(source, output, form)
-    if flag("resume", resume) and (source == STDIN or output in (None, STDIN)):
+    if flag("resume", resume) and (is_read_once(source) or output in (None, STDIN)):
         raise SettingsError("resume needs a file to read and a file to write; name both")
     if histogram is not None:
         _require_matplotlib()
     scorer = TextPerplexity(model, against=against, spelled=spelled)
     begun, bad = time.perf_counter(), BadLines(on_error)
     with ExitStack() as resources:
-        if source == STDIN and limits.keep is not None:
-            source = resources.enter_context(_spooled(notify))
+        if limits.keep is not None and (source == STDIN or Path(source).is_fifo()):
+            source = resources.enter_context(_spooled(source, notify))
         job = _Job(scorer, limits, source, form, field, threads, bad, _Totals())
         if limits.keep is None and not resume:
             _one_pass(job, output, progress, notify)
@@ -295,11 +295,11 @@ def _checked_paths(source: str | Path, output: str | Path | None) -> tuple[str, 
 
 
 @contextmanager
-def _spooled(notify: Notify) -> Iterator[str]:
-    """Standard input in a file of the system's temporary folder (TMPDIR)."""
+def _spooled(source: str, notify: Notify) -> Iterator[str]:
+    """Standard input, or a pipe, in a file of the system's temporary folder (TMPDIR)."""
     with scratch_folder(notify) as folder:
         path = folder / "input"
-        with open_text(STDIN) as stream, open(path, "wb") as file:
+        with open_text(source) as stream, open(path, "wb") as file:
             shutil.copyfileobj(stream, file)
         yield str(path)
 

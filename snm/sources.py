@@ -42,7 +42,17 @@ from snm.settings import CLUSTER, Settings, given_vocabulary
 from snm.storage import VOCABULARY, ModelWriter
 from snm.text import classes as word_classes
 from snm.text.encoding import Sentences, Text, as_lines, count_words, encode_files, read_corpus
-from snm.text.files import STDIN, BadLines, Sources, are_files, are_given, find_files, is_text, names, read_lines
+from snm.text.files import (
+    BadLines,
+    Sources,
+    are_files,
+    are_given,
+    check_read_twice,
+    find_files,
+    is_text,
+    names,
+    read_lines,
+)
 from snm.text.sampling import sample_sentences
 from snm.text.spelling import RareWords, words_to_learn
 from snm.text.vocabulary import Vocabulary
@@ -150,9 +160,8 @@ def _check(sources: Mapping[str, Sources], dev: Sources | None, s: Settings) -> 
         if not are_given(source):
             raise InputError(f"the source {name} has no text; expected files or sentences")
         texts[name] = source if are_files(source) else ReadTwice(name, source)
-        if STDIN in _listed(source):
-            raise SettingsError(f"the source {name} is standard input, which cannot be read twice; save it to a file")
-    if are_files(dev) and STDIN not in _listed(dev):
+        check_read_twice(source, "the texts of sources are read several times")
+    if are_files(dev):
         find_files(dev)
     for name, source in texts.items():
         if not _has_words(source, s.on_error):
@@ -179,12 +188,6 @@ class ReadTwice:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._sentences)
-
-
-def _listed(source: Sources) -> Sequence[Any]:
-    if isinstance(source, str):
-        return [source]
-    return source if isinstance(source, list | tuple) else []
 
 
 def _learn_words(

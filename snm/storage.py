@@ -222,9 +222,10 @@ class ModelWriter:
         parallel.run(describe, files, threads)
         kind = {"format": self.kind.format, "version": self.kind.version}
         manifest = {**kind, **manifest, "files": dict(sorted(entries.items()))}
-        path = self.folder / MANIFEST
-        path.write_bytes(f"{json.dumps(manifest, indent=1)}\n".encode())
-        system.sync(path)
+        half = self.folder / f"{MANIFEST}.half"  # a folder with a manifest is whole
+        half.write_bytes(f"{json.dumps(manifest, indent=1)}\n".encode())
+        system.sync(half)
+        os.rename(half, self.folder / MANIFEST)
         self._rename()
 
     def _rename(self) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,37 @@ class TestReaders:
             with pytest.raises(FormatError, match="was replaced by another model while it was used"):
                 use(model, tmp_path / "n")
         assert [item.name for item in tmp_path.iterdir()] == ["m"]
+
+
+class TestThreads:
+    """Threads that use one model get the answers of one thread."""
+
+    def answers(self, model: snm.LanguageModel) -> list[Any]:
+        lines = [LINE, "a cat", "the narrow stone holds the bright letter", ""]
+        found: list[Any] = [model.score_sentences(lines[:3]), model.score_words(lines[:3])]
+        found += [model.next_words(line, k=5) for line in lines] + [model.generate(seed=3, max_words=8)]
+        found.append(model.perplexity(iter(lines)).logprob10)
+        if isinstance(model, snm.StatefulModel):
+            state = model.start()
+            for word in LINE.split():
+                log10_p, state = model.step(state, word)
+                found.append(log10_p)
+        if type(model).explain is not snm.LanguageModel.explain:
+            found.append([word.probability for word in model.explain(LINE)])
+        return found
+
+    @pytest.mark.parametrize("kind", sorted(path.stem for path in GOLDEN.glob("*.json")))
+    def test_many_threads_on_one_model(self, kind: str) -> None:
+        expected, model = self.answers(snm.load(GOLDEN / kind)), snm.load(GOLDEN / kind)
+        barrier = threading.Barrier(8)
+
+        def work(_: int) -> list[list[Any]]:
+            barrier.wait()  # the first answers, which make what the model keeps, at the same time
+            return [self.answers(model) for _ in range(2)]
+
+        with ThreadPoolExecutor(8) as pool:
+            for made in pool.map(work, range(8)):
+                assert made == [expected] * 2
 
 
 class TestColdCaches:

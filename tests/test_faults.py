@@ -18,6 +18,7 @@ from snm.filtering import filter_text
 from snm.scratch import PREFIX, scratch_folder
 from snm.settings import Settings
 from snm.storage import ModelWriter, replaced_file
+from tests.test_cli import run
 from tests.test_leftovers import made, names, write
 
 ROOT = Path(__file__).parents[1]
@@ -199,6 +200,18 @@ class TestLastSteps:
         (tmp_path / "m.work" / "thesis.txt").write_text("mine")
         with pytest.raises(SettingsError, match="is not the work of a training"):
             pipeline.train(corpus_file, tmp_path / "m", settings, force=True)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_a_process_without_memory_ends_with_a_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("snm.text.encoding._read_ahead", fail)
+    done = run("ppl", GOLDEN / "backoff", GOLDEN.parent / "text.txt")
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert "out of memory; give less --memory" in line
 
 
 def test_an_unfinished_array_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

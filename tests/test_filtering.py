@@ -377,6 +377,6 @@ def test_a_missing_package_is_named(
 def test_standard_input_is_spooled(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(gzip.compress(b"some text"))))
     monkeypatch.setattr(sys, "stdin", stream)
-    with filtering._spooled(ignore) as path:
+    with filtering._spooled("-", ignore) as path:
         assert Path(path).read_bytes() == b"some text"
     assert not Path(path).exists()

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import snm
+from snm.baselines.neural.settings import OUTPUTS
 from snm.evaluation import verify
+from snm.manifest import ENTRIES, EXTENSIONS
 from snm.text.encoding import encode_lines
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -21,8 +23,14 @@ MODELS = sorted(path.with_suffix("") for path in GOLDEN.glob("format*/*.json"))
 
 
 def test_there_is_a_golden_model_of_every_kind() -> None:
-    kinds = {"snm", "backoff", "hsme", "rnn", "mixture", "sources"}
-    assert {snm.load(path).manifest["kind"] for path in MODELS} == kinds
+    assert {snm.load(path).manifest["kind"] for path in MODELS} == set(ENTRIES)
+
+
+def test_there_is_a_golden_model_of_every_part_of_the_format() -> None:
+    manifests = [json.loads(path.read_text()) for path in GOLDEN.glob("format*/**/manifest.json")]
+    assert {name for manifest in manifests for name in manifest.get("requires", [])} == set(EXTENSIONS)
+    assert {manifest["network"]["softmax"] for manifest in manifests if "network" in manifest} == {*OUTPUTS}
+    assert any("spelling" in manifest for manifest in manifests)
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: f"{path.parent.name}-{path.name}")
@@ -33,4 +41,7 @@ def test_a_golden_model_gives_the_same_probabilities(path: Path) -> None:
     assert model.probabilities(tokens) == pytest.approx(np.array(expected["probabilities"]), rel=1e-5, abs=0)
     found = model.distribution(model.context(expected["context"]))
     assert found == pytest.approx(np.array(expected["distribution"]), rel=1e-5, abs=0)
+    if "spelled" in expected:
+        scores = model.score_sentences(expected["scored"], spelled=True)
+        assert scores == pytest.approx(expected["spelled"], rel=1e-5, abs=0)
     assert verify(path, contexts=20).worst < 1e-5

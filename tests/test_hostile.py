@@ -22,9 +22,9 @@ BACKOFF, SNM = GOLDEN / "format3" / "backoff", GOLDEN / "format3" / "snm"
 TRIED = int(os.environ.get("SNM_HOSTILE", "12"))
 ODD = [
     "\u200b", "\u200d", "\u202e", "\u2066", "\ufeff", "\0", "\U0010ffff", "\u0301" * 50, "é", "e\u0301", "中文字",
-    "العربية", "\u00a0", "\u2028", "\x85", "\x1b[31m", "\x7f", "<unk>", "<s>", "</s>", "<UNK>", "<S>", "</S>", "\\data\\", "NaN",
-    "1e400", "-inf", "9" * 400, "{", "[" * 2000, '"', "\\u0000", "\\ud800", "\ud800", "null", "true", "-1", "0x1", "\t",
-    "\r", "\v", " " * 100, "\n", "a" * 5000,
+    "العربية", "\u00a0", "\u2028", "\x85", "\x1b[31m", "\x7f", "<unk>", "<s>", "</s>", "<UNK>", "<S>", "</S>",
+    "\\data\\", "NaN", "1e400", "-inf", "9" * 400, "{", "[" * 2000, '"', "\\u0000", "\\ud800", "\ud800", "null", "true",
+    "-1", "0x1", "\t", "\r", "\v", " " * 100, "\n", "a" * 5000,
 ]  # fmt: skip
 TEXT = b"the old stone was in the river\na cat saw the old house\nthe river\n" * 20
 NBEST = (
@@ -33,7 +33,7 @@ NBEST = (
 )
 LATTICE = b"a\n0 1 the the 1.5,2.0\n1 2 old old 0.5,0.1\n1 2 stone stone 0.7\n2 0.5\n\nb\n0 1 1 1 1.5\n1\n"
 JSON_LINES = b'{"text": "the old stone", "id": 1}\n{"text": "a cat\\nthe river", "meta": {"a": [1, 2]}}\n'
-TOKENIZER = {
+TOKENIZER: dict[str, Any] = {
     "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
     "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
     "model": {"type": "WordLevel", "vocab": {"the": 0, "old": 1, "<unk>": 2}, "unk_token": "<unk>"},

@@ -40,6 +40,9 @@ with storage.ModelWriter(path, force=True) as writer:
     writer.array("a", "<u4").append([1, 2, 3])
     if moment == "writing":
         die()
+    if moment == "manifest":  # in the middle of its bytes
+        write_bytes = Path.write_bytes
+        Path.write_bytes = lambda path, data: (write_bytes(path, data[: len(data) // 2]), die())
     if moment == "whole":
         writer._swap = die
     if moment == "between":  # two renames, where the system cannot exchange folders
@@ -84,6 +87,12 @@ class TestKilled:
         assert names(tmp_path) == [".m.12345678", "m"]
         assert [line for line in said if "which a run left behind that was killed" in line] == said != []
         assert made(tmp_path / "m") == "new"
+
+    def test_a_model_without_a_whole_manifest_is_removed(self, tmp_path: Path) -> None:
+        kill(tmp_path / "m", "manifest")
+        write(tmp_path / "m", "new", force=False)
+        assert made(tmp_path / "m") == "new"
+        assert names(tmp_path) == ["m"]
 
     def test_a_model_that_was_only_to_be_renamed_is_not_lost(self, tmp_path: Path) -> None:
         kill(tmp_path / "m", "whole")

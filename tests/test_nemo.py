@@ -43,3 +43,7 @@ def test_errors(model: Path, tmp_path: Path) -> None:
     assert "is no label" in message
     assert not (tmp_path / "a.arpa").exists()
     fails("export", str(model), str(tmp_path / "a.arpa"), "--nemo", str(tmp_path / "nowhere.txt"))
+    (tmp_path / "labels.txt").write_text("\n" * 60_000)
+    assert "has more than 55,196 lines" in fails(
+        "export", str(model), str(tmp_path / "a.arpa"), "--nemo", str(tmp_path / "labels.txt")
+    )

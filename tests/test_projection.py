@@ -203,6 +203,13 @@ class TestText:
         made = self.check(skips, text_file, tmp_path)
         assert made.perplexity(text_file).ppl < 1.3 * skips.perplexity(text_file).ppl
 
+    def test_an_iterator_is_read_twice(self, skips: SnmModel, tmp_path: Path) -> None:
+        lines = ["w3 w4 w5 w3 w7", "w4 w5"]
+        (tmp_path / "text").write_text("\n".join(lines) + "\n")
+        for name, text in (("a", iter(lines)), ("b", tmp_path / "text")):
+            snm.export_arpa(skips, tmp_path / name, text=text, order=2, threads=1)
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
     def test_a_mixture(self, skips: SnmModel, ngrams: SnmModel, text_file: Path, tmp_path: Path) -> None:
         few = tmp_path / "few"
         few.write_text("\n".join(text_file.read_text().split("\n")[:30]) + "\n")

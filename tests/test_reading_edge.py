@@ -35,7 +35,8 @@ from snm.text.vocabulary import Vocabulary, split_words
 from tests.conftest import text_of, train
 from tests.test_cli import fails, ok, run
 
-MODEL = Path(__file__).parent / "golden" / "format3" / "backoff"
+GOLDEN = Path(__file__).parent / "golden"
+MODEL, SNM, MIXTURE = (GOLDEN / "format3" / name for name in ("backoff", "snm", "mixture"))
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
@@ -243,6 +244,17 @@ class TestLongLines:
             assert " bytes; expected text, " in fails(*command), command
         assert not {"m", "kept", "arpa"} & {path.name for path in tmp_path.iterdir()}
 
+    def test_a_million_words_on_a_line(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "text", b"the river " * 500_000 + b"\n")
+        found = json.loads(ok("ppl", MODEL, path, "--json"))
+        assert (found["sentences"], found["tokens"], found["oov"]) == (1, 1_000_001, 0)
+        (line,) = ok("score", MODEL, path).splitlines()
+        assert float(line) == pytest.approx(found["logprob10"], rel=1e-5)
+        ok("train", path, "-o", tmp_path / "m", "--model", "kn", "--order", "3", "--threads", "1")
+        assert snm.load(tmp_path / "m").manifest["text"] == {
+            "sentences": 1, "tokens": 1_000_001, "oov": 0, "bad_lines": 0,
+        }  # fmt: skip
+
     def test_a_line_that_is_needed_as_a_whole_has_a_largest_length(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -314,6 +326,41 @@ class TestCompressed:
         thread.start()
         assert [line for lines in read_lines(path) for line in lines] == ["one two", "three"]
         thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+class TestPipes:
+    """A second read of a pipe would wait for ever."""
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["train", "a={pipe}", "b={text}", "--dev", "{text}", "-o", "{out}", "--order", "2"],
+            ["export", SNM, "{out}", "--text", "{pipe}"],
+            ["export", MIXTURE, "{out}", "--dev", "{pipe}"],
+            ["plan", "{pipe}"],
+            ["filter", MODEL, "{pipe}", "-o", "{out}", "--keep", "50%", "--resume"],
+        ],
+        ids=["sources", "text", "dev", "plan", "resume"],
+    )
+    def test_text_that_is_read_twice_is_no_pipe(self, command: list[object], tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        write(tmp_path / "text", b"the old stone\n")
+        places = {name: str(tmp_path / name) for name in ("pipe", "text", "out")}
+        line = fails(*[str(argument).format(**places) for argument in command])
+        assert "can be read only once" in line or "resume needs a file" in line
+        assert {path.name for path in tmp_path.iterdir()} == {"pipe", "text"}
+
+    def test_a_pipe_is_kept_for_the_second_read(self, tmp_path: Path) -> None:
+        text = (GOLDEN / "text.txt").read_bytes()
+        os.mkfifo(pipe := tmp_path / "pipe")
+        thread = threading.Thread(target=write, args=(pipe, text))
+        thread.start()
+        for name, source in (("a", pipe), ("b", write(tmp_path / "text", text))):
+            ok("filter", MODEL, source, "-o", tmp_path / name, "--keep", "30%")
+        thread.join()
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+        assert 30 <= (tmp_path / "a").read_bytes().count(b"\n") <= 40
 
 
 class TestManyWords:

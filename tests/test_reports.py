@@ -101,8 +101,9 @@ def test_a_report_on_a_hybrid(tmp_path: Path) -> None:
 
 
 def test_all_families_together(tmp_path: Path) -> None:
-    made = report([golden(kind) for kind in KINDS], TEXT, resamples=50)
-    assert [model.name for model in made.comparison.models] == KINDS
+    of_words = [kind for kind in KINDS if kind != "snm-characters"]
+    made = report([golden(kind) for kind in of_words], TEXT, resamples=50)
+    assert [model.name for model in made.comparison.models] == of_words
     assert made.comparison.basis == "known"
     assert made.comparison.models[0].difference is None
     assert all(model.difference is not None for model in made.comparison.models[1:])

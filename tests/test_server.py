@@ -453,6 +453,27 @@ class TestOpenAi:
         assert call(address, "/detokenize", {"tokens": found["tokens"]}).json == {"prompt": "the cat\nsees"}
 
 
+def test_freed_memory_is_returned(models: dict[str, snm.LanguageModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    returned = list[str]()
+    monkeypatch.setattr("snm.server.app.RELEASE", 0.001)
+    monkeypatch.setattr("snm.system.release_free_memory", lambda: returned.append("memory"))
+    with serving({"small": models["small"]}) as address:
+        _until(lambda: len(returned) > 2)
+        assert call(address, "/health").status == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_load_of_many_clients(model_path: Path) -> None:
+    """A sample of `make soak`: every answer is compared with the model's, and no file stays open."""
+    given = [f"small={model_path}", *(f"{name}={GOLDEN / name}" for name in NAMES)]
+    script = ["benchmarks/serving.py", *given, "--requests", "300", "--clients", "20"]
+    done = subprocess.run(
+        [sys.executable, *script], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no wrong answer; nothing leaks" in done.stdout
+
+
 def test_the_api_is_as_described(models: dict[str, snm.LanguageModel], tmp_path: Path) -> None:
     """Schemathesis sends valid and invalid requests to every path of the OpenAPI document."""
     pytest.importorskip("schemathesis")

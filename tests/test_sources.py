@@ -286,7 +286,7 @@ def test_names_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ({"x": iter([" ", ""]), "y": iter(["the cat"] * 9)}, "the source x .* has no words"),
         ({"y": iter(["the cat"] * 9), "x": iter([])}, "the source x .* has no words"),
         ({}, "no sources given"),
-        ({"x": "-"}, "cannot be read twice"),
+        ({"x": "-"}, "- can be read only once; the texts of sources are read several times: give files"),
         ({"x": "no-such-file"}, "no such file"),
         ({3: "a.txt"}, "a source is named 3"),
     ],

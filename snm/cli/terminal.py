@@ -24,6 +24,7 @@ from snm.progress import ignore
 MAX_MESSAGE = 2000  # characters
 _LONG_WORD = re.compile(r"(\S{100})\S{300,}(\S{100})")
 _CLOSED: list[IO[str]] = []
+OUT_OF_MEMORY = "out of memory; give less --memory or a smaller text"
 
 
 class Group(click.Group):
@@ -54,7 +55,11 @@ class Group(click.Group):
         except OSError as error:
             end_with(error)
         except (MemoryError, EOFError) as error:
-            end(str(error) or "out of memory; give less --memory or a smaller text", 1)
+            end(str(error) or OUT_OF_MEMORY, 1)
+        except RuntimeError as error:
+            if "can't start new thread" not in str(error):
+                raise
+            end(f"cannot start a thread: {OUT_OF_MEMORY}", 1)
 
 
 @contextmanager

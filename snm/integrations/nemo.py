@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from snm.arguments import shown
-from snm.errors import SettingsError
+from snm.errors import InputError, SettingsError
 from snm.storage import replaced_file
 from snm.text.files import numbered_lines
 
 OFFSET = 100  # NeMo's
+MOST = 0xD800 - OFFSET  # labels; then come numbers that are no characters
 _KEPT = ("<s>", "</s>", "<unk>", "<S>", "</S>", "<UNK>")
 _ENTRY = re.compile(r"(\S+)[\t ]([^\t]+)(\t\S+)?")
 
 
 def read_labels(path: str | Path) -> list[str]:
     """Tokens in the order of their ids, one a line."""
-    return [line for _, line in numbered_lines(path, "a token a line, in the order of the ids")]
+    expected = "a token a line, in the order of the ids"
+    labels = [line for _, line in islice(numbered_lines(path, expected), MOST + 1)]
+    if len(labels) > MOST:
+        raise InputError(f"{path} has more than {MOST:,} lines; expected {expected}")
+    return labels
 
 
 def rename_tokens(source: str | Path, target: str | Path, labels: Sequence[str]) -> None:

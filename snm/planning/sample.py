@@ -10,7 +10,7 @@ import numpy as np
 from snm.errors import InputError
 from snm.settings import Settings, given_vocabulary
 from snm.text.encoding import Text, encode_files, read_corpus
-from snm.text.files import NEWLINE, STDIN, Files, find_files, is_packed, names, read_beginning
+from snm.text.files import NEWLINE, Files, check_read_twice, find_files, is_packed, names, read_beginning
 from snm.text.vocabulary import Vocabulary
 
 PIECES = 64  # of the sample: a power of two
@@ -50,9 +50,7 @@ class Sample:
 def seekable_files(sources: Files) -> list[str]:
     """The files that `sources` name, if they can be read more than once."""
     files = find_files(sources)
-    for name in files:
-        if name == STDIN or not Path(name).is_file():
-            raise InputError(f"{name} can be read only once; a plan reads parts of a text several times: give files")
+    check_read_twice(files, "a plan reads parts of a text several times")
     return files
 
 

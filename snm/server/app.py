@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from snm import system
 from snm.arguments import shown
 from snm.errors import SnmError
 from snm.model import LanguageModel
@@ -33,6 +35,7 @@ of OpenAI's, with a message of one line: 400 for what is not valid, 401 for a mi
 408 and 413 for what is too slow or too large, 429 for too many requests at a time."""
 REFUSALS = {400: "not valid", 401: "the token is missing", 404: "no such model", 408: "too slow",
             413: "too large, or takes too long", 429: "too many requests at a time"}  # fmt: skip
+RELEASE = 10.0  # seconds between two returns of freed memory
 MAX_MODEL_LENGTH = 1 << 16  # words of a prompt, for programs that ask; only the limits of a request count
 
 
@@ -73,6 +76,12 @@ class Service:
         async for _ in self.workers.pieces(events, collect):
             pass
         return json_response(await self.workers.run(answer.whole, found))
+
+    async def release_memory(self) -> None:
+        """Return freed memory to the system, again and again: the C library keeps what large requests took."""
+        while True:
+            await asyncio.sleep(RELEASE)
+            await self.workers.run(system.release_free_memory)
 
     def without_paths(self, message: str) -> str:
         """A message with the names of models instead of their folders."""
@@ -117,7 +126,11 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(service: Service, app: FastAPI) -> AsyncIterator[None]:
+    releasing = asyncio.create_task(service.release_memory())
     yield
+    releasing.cancel()
+    with suppress(asyncio.CancelledError):
+        await releasing
     service.workers.close()
 
 

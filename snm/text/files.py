@@ -88,6 +88,19 @@ def is_text(source: str) -> bool:
         return False
 
 
+def is_read_once(source: str | os.PathLike[str]) -> bool:
+    """Whether a file has its text only once: standard input, a pipe or a device."""
+    name = os.fspath(source)
+    return name == STDIN or (not is_url(name) and (Path(name).is_fifo() or Path(name).is_char_device()))
+
+
+def check_read_twice(sources: Sources, why: str) -> None:
+    """Raise an error if a file that is needed more than once can be read only once. `why`: for the message."""
+    for name in find_files(sources) if are_files(sources) else []:
+        if is_read_once(name):
+            raise InputError(f"{name} can be read only once; {why}: give files")
+
+
 def _files_named(source: str) -> list[str]:
     if is_url(source):
         return files_at(source)

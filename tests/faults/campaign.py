@@ -12,6 +12,7 @@ import gc
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -291,8 +292,6 @@ def run_forked(
 def _wait(child: int, kill_after: float | None) -> int:
     """Wait for a child, and kill it after a time."""
     handle = os.pidfd_open(child)
-    import select
-
     if not select.select([handle], [], [], LIMIT if kill_after is None else kill_after)[0]:
         os.kill(child, signal.SIGKILL)
     os.close(handle)
@@ -309,7 +308,7 @@ def _child(
         for old, new in ((null, 0), (said, 1), (said, 2)):
             os.dup2(old, new)
         sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
-        before = _address_space()
+        before = _of_status("VmSize")
         if memory is not None:
             which, more = memory
             size = before if which == resource.RLIMIT_AS else _of_status("VmData")
@@ -335,10 +334,6 @@ def _send(report: int, text: str) -> None:
     """Through a pipe that nobody reads before this process ends: as much as it takes."""
     with os.fdopen(report, "w") as stream:
         stream.write(text[:60_000])
-
-
-def _address_space() -> int:
-    return _of_status("VmSize")
 
 
 def _of_status(name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +24,8 @@ class Case:
     kind: str = MODEL
     output: str = "m"
 
-    @property
-    def resumes(self) -> bool:
-        return "--resume" in self.arguments
-
-    def command(self, inputs: Path, box: Path, threads: int, again: bool = True) -> list[str]:
-        """The arguments; `again`: what is there may be replaced."""
+    def command(self, inputs: Path, box: Path, threads: int) -> list[str]:
+        """The arguments of the command, which replaces what is there."""
         places = {"{in}": str(inputs), "{out}": str(box / self.output)}
         made = []
         for argument in self.arguments:
@@ -36,7 +33,7 @@ class Case:
                 argument = argument.replace(name, place)
             made.append(argument)
         made += [] if self.name == "import" else ["--threads", str(threads)]
-        return made + (["--force"] if again and self.kind != FILE else [])
+        return made + (["--force"] if self.kind != FILE else [])
 
 
 def _train(*more: str) -> list[str]:
@@ -101,7 +98,8 @@ def made_by(path: Path) -> dict[str, bytes] | None:
     found = {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     for name in found:
         if name.endswith(".json"):
-            found[name] = json.dumps(_timeless(json.loads(found[name])), sort_keys=True).encode()
+            with suppress(ValueError):  # a damaged one is compared as it is
+                found[name] = json.dumps(_timeless(json.loads(found[name])), sort_keys=True).encode()
     return found
 
 
