@@ -45,17 +45,19 @@ def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: i
     Each line is a segment of its own. `spelled`: see `LanguageModel.score_sentences`; the model must be able to.
     """
     divided = divide_block(block, model.vocabulary.tokenizer, threads)
-    block = divided.data
+    block, per_line = divided.data, 1
     if model.vocabulary.document:
-        divided = divided._replace(data=block.replace(b"\n", b"\n\n"))
+        divided, per_line = divided._replace(data=block.replace(b"\n", b"\n\n")), 2
     text = encode_blocks([divided], model.vocabulary, spelling=model._spelling_for(spelled))
+    p = model.probabilities(text.tokens, threads=threads)
+    with np.errstate(divide="ignore"):
+        np.log10(p, out=p)
     logs, n, oov = np.zeros(text.segments), np.zeros(text.segments, np.int64), np.zeros(text.segments, np.int64)
-    probabilities = model.probabilities(text.tokens, threads=threads)
     spellings = np.empty(0) if text.spellings is None else text.spellings
     first_field = len(model.vocabulary) if text.first_field is None else text.first_field
-    add_up_lines(text.tokens, probabilities, spellings, first_field, model.vocabulary.closed, logs, n, oov)
+    add_up_lines(text.tokens, p, spellings, first_field, model.vocabulary.closed, logs, n, oov)
     scores = LineScores(logs, n, oov, n - oov if model.vocabulary.closed else n)
-    return scores if len(n) == block.count(b"\n") else _with_blank_lines(scores, block)
+    return scores if len(n) * per_line == text.lines else _with_blank_lines(scores, block)
 
 
 def _with_blank_lines(scores: LineScores, block: bytes) -> LineScores:
