@@ -1,7 +1,7 @@
 """Word error rates of the CTC decoder with models of the same text, and of n-best lists that they rescore.
 
     python benchmarks/errors.py CORPUS [--models "kn snm5 medium kn+medium"] [--noises "0.1 0.2 0.3"]
-        [--utterances 1000] [--tuned 250] [--beam 300] [--work DIR] [--json FILE]
+        [--utterances 1000] [--tuned 250] [--pairs "0.65,3 0.8,4"] [--beam 300] [--work DIR] [--json FILE]
 
 All models are trained on all of the text, lower case and without punctuation, with the same vocabulary: `kn` is
 Kneser-Ney of order 5, the others are presets, and a+b is the mixture of two. The logits are those of a noisy channel
@@ -13,7 +13,6 @@ same way. Milliseconds are processor time of one thread. What was found is kept 
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import time
@@ -31,15 +30,15 @@ from snm.rescoring import Hypothesis, NBest, errors_of, read_nbest, rescore, wri
 from snm.rescoring.weights import distance
 from tests.channel import LABELS
 
-ALPHAS, BETAS = np.arange(0.2, 2.51, 0.05), np.arange(-4.0, 12.01, 0.25)
-FIRST, ROUNDS, KEPT = (1.0, 2.0), 2, 100
-PRUNE, MIN_TOKEN = -12.0, -6.5
-"""With pyctcdecode's -10 and -5 and 100 beams a third more errors are made: the decoder loses what was said."""
+PAIRS = " ".join(f"{alpha},{beta}" for alpha in (0.5, 0.65, 0.8, 0.95, 1.1) for beta in (2, 3, 4, 5, 6))
+KEPT = 100
+PRUNE, MIN_TOKEN = -15.0, -6.5
+"""With pyctcdecode's -10 and -5 and 100 beams half as many errors more are made: the decoder loses what was said."""
 
 
 def main() -> None:
     more = {"models": "kn snm5 medium large kn+medium kn+large", "noises": "0.1 0.2 0.3"}
-    bench = Bench(__doc__, **more, utterances=1000, tuned=250, beam=300)
+    bench = Bench(__doc__, **more, pairs=PAIRS, utterances=1000, tuned=250, beam=300)
     write_plain(bench)
     names, rows, second = bench.options.models.split(), [], []
     for noise in map(float, bench.options.noises.split()):
@@ -75,8 +74,9 @@ def _decoded(
         if not path.exists():
             _decode(bench, name, tuning, test, noise)
         given, lists = json.loads(path.read_text()), read_nbest(_file(bench, noise, name, "test"))
-        wrong = np.array([_errors(one) for one in lists])
+        wrong, unknown = np.array([_errors(one) for one in lists]), np.array(given["unknown"])
         first = wrong[:, 0] if name == names[1] else first
+        plain = unknown == 0
         rows.append({
             "noise": noise,
             "model": name or "none",
@@ -85,7 +85,8 @@ def _decoded(
             "word error rate": f"{wrong[:, 0].sum() / words:.4f}",
             **_beside(wrong[:, 0], first),
             "best of the beams": f"{wrong[:, 1].sum() / words:.4f}",
-            "unknown words": f"{given['unknown'] / words:.4f}" if name else "",
+            "unknown words": f"{unknown.sum() / words:.4f}" if name else "",
+            "errors / the first's, no unknown words": _ratio(wrong[:, 0], first, plain),
             "ms an utterance": f"{given['ms']:.0f}",
         })  # fmt: skip
         print(rows[-1], flush=True)
@@ -96,14 +97,15 @@ def _decode(bench: Bench, name: str, tuning: list[Utterance], test: list[Utteran
     model, beam = snm.load(_path_of(bench, name)) if name else None, bench.options.beam
     decoder = build_ctcdecoder(LABELS, model)
     if model is not None:
-        _as_file(tuning, _tune(decoder, tuning, beam), _file(bench, noise, name, "valid"))
+        pairs = [(float(a), float(b)) for a, _, b in (pair.partition(",") for pair in bench.options.pairs.split())]
+        _as_file(tuning, _tune(decoder, tuning, pairs, beam), _file(bench, noise, name, "valid"))
     decoder.decode(test[0][1])  # kernels are loaded
     begun = time.process_time()
     found = decoder.decode_beams_batch(None, [logits for _, logits in test], beam, PRUNE, MIN_TOKEN)
     took = time.process_time() - begun
     _as_file(test, found, _file(bench, noise, name, "test"))
     known = () if model is None else set(model.vocabulary.words)
-    unknown = sum(word not in known for line, _ in test for word in line.split())
+    unknown = [sum(word not in known for word in line.split()) for line, _ in test]
     weights = {"alpha": decoder.alpha, "beta": decoder.beta, "ms": 1000 * took / len(test), "unknown": unknown}
     _file(bench, noise, name, "weights").write_text(json.dumps(weights))
 
@@ -130,6 +132,10 @@ def _rescored(bench: Bench, names: list[str], noise: float) -> list[dict[str, An
     return rows
 
 
+def _ratio(ours: np.ndarray, theirs: np.ndarray | None, where: np.ndarray) -> str:
+    return "" if theirs is None else f"{ours[where].sum() / theirs[where].sum():.3f}"
+
+
 def _beside(ours: np.ndarray, theirs: np.ndarray | None) -> dict[str, str]:
     """Our errors beside those with the first model, and the interval of 95 % of the ratio."""
     if theirs is None:
@@ -154,43 +160,25 @@ def _as_file(given: list[Utterance], found: list[list[Beam]], path: Path) -> Non
     write_nbest(lists, path)
 
 
-def _tune(decoder: Decoder, given: list[Utterance], beam: int) -> list[list[Beam]]:
-    """Set the weights with the fewest errors, and return the beams that they find.
+def _tune(decoder: Decoder, given: list[Utterance], pairs: list[tuple[float, float]], beam: int) -> list[list[Beam]]:
+    """Set the pair of weights with the fewest errors, and return the beams that it finds.
 
-    The best texts that were found so far are weighed anew with all pairs of weights, and decoding with the best pair
-    finds further texts. Of pairs that are about as good the one in their middle is taken, which overfits less.
+    Utterances are decoded with each pair: weighing the beams of one pair anew tells little of what another one would
+    find, because the weights decide which beams are lost.
     """
-    pools: list[dict[str, tuple[float, float, int, int]]] = [{} for _ in given]
-    decoder.reset_params(*FIRST)
-    logits = [frames for _, frames in given]
-    found = decoder.decode_beams_batch(None, logits, beam, PRUNE, MIN_TOKEN)
-    for _ in range(ROUNDS):
-        for pool, (line, _), beams in zip(pools, given, found, strict=True):
-            for one in beams[:KEPT]:
-                if one.text not in pool:
-                    n = len(one.text.split())
-                    log_p = (one.language_score - decoder.beta * n) / decoder.alpha
-                    pool[one.text] = one.logit_score, log_p, n, distance(line.split(), one.text.split())
-        wrong = _errors_on_grid(pools)
-        good = np.argwhere(wrong <= 1.01 * wrong.min())
-        alpha, beta = ALPHAS[good[:, 0]].mean(), BETAS[good[:, 1]].mean()
-        decoder.reset_params(round(float(alpha), 2), round(float(beta), 2))
-        print("tuned:", decoder.alpha, decoder.beta, wrong.min(), flush=True)
-        if not (ALPHAS[1] <= alpha <= ALPHAS[-2] and BETAS[1] <= beta <= BETAS[-2]):
-            raise SystemExit(f"alpha {alpha:.2f}, beta {beta:.2f} are on the edge of the grid")
-        found = decoder.decode_beams_batch(None, logits, beam, PRUNE, MIN_TOKEN)
-    return found
-
-
-def _errors_on_grid(pools: list[dict[str, tuple[float, float, int, int]]]) -> np.ndarray:
-    """Word errors of the best texts with each pair of weights. (alphas, betas)"""
-    pairs = np.array(list(itertools.product(ALPHAS, BETAS)))
-    total = np.zeros(len(pairs), np.int64)
-    for pool in pools:
-        acoustic, log_p, n, wrong = np.array(list(pool.values())).T
-        best = np.argmax(acoustic + pairs[:, :1] * log_p + pairs[:, 1:] * n, axis=1)
-        total += wrong[best].astype(np.int64)
-    return total.reshape(len(ALPHAS), len(BETAS))
+    best: tuple[int, tuple[float, float], list[list[Beam]]] | None = None
+    for pair in pairs:
+        decoder.reset_params(*pair)
+        found = decoder.decode_beams_batch(None, [frames for _, frames in given], beam, PRUNE, MIN_TOKEN)
+        wrong = sum(
+            distance(line.split(), beams[0].text.split()) for (line, _), beams in zip(given, found, strict=True)
+        )
+        print(f"alpha {pair[0]:g}, beta {pair[1]:g}: {wrong} errors", flush=True)
+        if best is None or wrong < best[0]:
+            best = wrong, pair, found
+    assert best is not None
+    decoder.reset_params(*best[1])
+    return best[2]
 
 
 if __name__ == "__main__":
