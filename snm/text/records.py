@@ -24,7 +24,7 @@ _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet"
 PACKED = (".gz", ".zst")
 ROWS, BATCH_BYTES = 1024, 4 << 20  # of Parquet: rows that are read at a time, and bytes that are scored at a time
 ROW_GROUP_BYTES = 64 << 20  # of Parquet, written at a time
-GZIP_LEVEL, ZST_LEVEL = 6, 3
+GZIP_LEVEL, ZST_LEVEL = 4, 2  # half the time of the defaults, 6 and 3, for files that are 4 % larger
 _decode_json = json.JSONDecoder().decode  # `json.loads` looks at its arguments first, which takes a third of the time
 
 
