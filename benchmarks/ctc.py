@@ -45,9 +45,9 @@ def main() -> None:
             report(f"ctc, {name}", bench.options.corpus.name, part(bench), bench.options.json)
 
 
-def write_plain(bench: Bench) -> None:
-    """The text as it is spoken."""
-    for part, most in (("train", math.inf), ("valid", 400_000), ("test", 400_000)):
+def write_plain(bench: Bench, most_words: float = math.inf) -> None:
+    """The text as it is spoken: the first words of train, and parts of valid and test."""
+    for part, most in (("train", most_words), ("valid", 400_000), ("test", 400_000)):
         path = bench.work / f"plain-{part}.txt"
         if path.exists():
             continue

@@ -1,9 +1,10 @@
 """Word error rates of the CTC decoder with models of the same text, and of n-best lists that they rescore.
 
     python benchmarks/errors.py CORPUS [--models "kn snm5 medium kn+medium"] [--noises "0.1 0.2 0.3"]
-        [--utterances 1000] [--tuned 250] [--pairs "0.65,3 0.8,4"] [--beam 300] [--work DIR] [--json FILE]
+        [--utterances 1000] [--tuned 250] [--pairs "0.65,3 0.8,4"] [--beam 300] [--words N]
+        [--work DIR] [--json FILE]
 
-All models are trained on all of the text, lower case and without punctuation, with the same vocabulary: `kn` is
+All models are trained on the text, or its first words (--words), lower case and without punctuation, with the same vocabulary: `kn` is
 Kneser-Ney of order 5, the others are presets, and a+b is the mixture of two. The logits are those of a noisy channel
 (tests/channel.py), not of speech, at several noises. The weights of each model, alpha and beta, are tuned on utterances
 of valid text; errors are counted on others of test text. Intervals are of 95 %, by resampling utterances. The second
@@ -38,8 +39,8 @@ PRUNE, MIN_TOKEN = -15.0, -6.5
 
 def main() -> None:
     more = {"models": "kn snm5 medium large kn+medium kn+large", "noises": "0.1 0.2 0.3"}
-    bench = Bench(__doc__, **more, pairs=PAIRS, utterances=1000, tuned=250, beam=300)
-    write_plain(bench)
+    bench = Bench(__doc__, **more, pairs=PAIRS, utterances=1000, tuned=250, beam=300, words=10**12)
+    write_plain(bench, bench.options.words)
     names, rows, second = bench.options.models.split(), [], []
     for noise in map(float, bench.options.noises.split()):
         tuning = utterances(bench, "valid", bench.options.tuned, 1, (noise,))
