@@ -4,12 +4,12 @@
         [--utterances 1000] [--tuned 250] [--pairs "0.65,3 0.8,4"] [--beam 300] [--words N]
         [--work DIR] [--json FILE]
 
-All models are trained on the text, or its first words (--words), lower case and without punctuation, with the same vocabulary: `kn` is
-Kneser-Ney of order 5, the others are presets, and a+b is the mixture of two. The logits are those of a noisy channel
-(tests/channel.py), not of speech, at several noises. The weights of each model, alpha and beta, are tuned on utterances
-of valid text; errors are counted on others of test text. Intervals are of 95 %, by resampling utterances. The second
-table is of the best texts that the first model found, up to 100, which each model rescores, with weights tuned in the
-same way. Milliseconds are processor time of one thread. What was found is kept in the work folder.
+All models are trained on the text, or its first words (--words), lower case and without punctuation, with the same
+vocabulary: `kn` is Kneser-Ney of order 5, the others are presets, and a+b is the mixture of two. The logits are those
+of a noisy channel (tests/channel.py), not of speech, at several noises. The weights of each model, alpha and beta, are
+tuned on utterances of valid text; errors are counted on others of test text. Intervals are of 95 %, by resampling
+utterances. The second table is of the best texts that the first model found, up to 100, which each model rescores, with
+weights tuned in the same way. Milliseconds are processor time of one thread. What was found is kept in the work folder.
 """
 
 from __future__ import annotations
