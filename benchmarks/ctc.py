@@ -1,18 +1,17 @@
-"""The CTC decoder: beside pyctcdecode, hot words, streams, and word error rates with models of the same text.
+"""The CTC decoder: beside pyctcdecode, hot words, streams. Word error rates are in errors.py.
 
-    python benchmarks/ctc.py CORPUS [--work DIR] [--utterances N] [--only beside|hot|streams|errors]
-        [--models "kn snm5 medium mix"] [--noises "0.1 0.2 0.3"] [--json FILE]
+    python benchmarks/ctc.py CORPUS [--work DIR] [--utterances N] [--only beside|hot|streams] [--json FILE]
 
-`beside` needs the packages pyctcdecode (and so NumPy 1) and kenlm: run it in their environment. All models are trained
-on the same text, lower case and without punctuation, with the same vocabulary; `beside` uses the first 60,000 lines.
-The logits are those of a noisy channel (tests/channel.py), not of speech. Weights of each model are tuned on valid
-text; errors are counted on test text. Intervals are of 95 %, by resampling utterances.
+`beside` needs the packages pyctcdecode (and so NumPy 1) and kenlm: run it in their environment. The model is of the
+first 60,000 lines of the text, lower case and without punctuation. The logits are those of a noisy channel
+(tests/channel.py), not of speech.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -30,27 +29,25 @@ from snm.system import resident_bytes
 from tests.channel import LABELS, logits_of, piece_labels, piece_logits_of, plain_words
 
 NOISES = (0.1, 0.2, 0.35)
-TRAIN_WORDS, LINES_BESIDE, PIECES = 10_000_000, 60_000, 256
+LINES_BESIDE, PIECES = 60_000, 256
 WORDS = 6, 25
-WEIGHTS = list(itertools.product((0.3, 0.5, 0.7, 0.9), (1.0, 2.0, 3.0)))  # alpha, beta
-TUNED, TUNING_BEAM, BEAM = 100, 50, 100
 HOUR = 180_000  # frames of 20 ms
 Utterance = tuple[str, np.ndarray]
 
 
 def main() -> None:
     logging.disable(logging.WARNING)
-    bench = Bench(__doc__, utterances=500, only="", models="kn snm5 medium mix", noises="0.1 0.2 0.3")
-    _write_plain(bench)
-    parts = {"beside": beside, "hot": hot, "streams": streams, "errors": errors}
+    bench = Bench(__doc__, utterances=500, only="")
+    write_plain(bench)
+    parts = {"beside": beside, "hot": hot, "streams": streams}
     for name, part in parts.items():
         if bench.options.only in ("", name):
             report(f"ctc, {name}", bench.options.corpus.name, part(bench), bench.options.json)
 
 
-def _write_plain(bench: Bench) -> None:
-    """The text as it is spoken."""
-    for part, most in (("train", TRAIN_WORDS), ("valid", 400_000), ("test", 400_000)):
+def write_plain(bench: Bench, most_words: float = math.inf) -> None:
+    """The text as it is spoken: the first words of train, and parts of valid and test."""
+    for part, most in (("train", most_words), ("valid", 400_000), ("test", 400_000)):
         path = bench.work / f"plain-{part}.txt"
         if path.exists():
             continue
@@ -63,7 +60,7 @@ def _write_plain(bench: Bench) -> None:
                     words += len(spoken.split())
 
 
-def _model(bench: Bench, name: str, *options: str, text: str = "plain-train.txt") -> Path:
+def trained(bench: Bench, name: str, *options: str, text: str = "plain-train.txt") -> Path:
     path = bench.work / f"{name}.model"
     if not path.exists():
         command = [sys.executable, "-m", "snm", "train", bench.work / text, "-o", path, *options]
@@ -71,7 +68,7 @@ def _model(bench: Bench, name: str, *options: str, text: str = "plain-train.txt"
     return path
 
 
-def _utterances(
+def utterances(
     bench: Bench, part: str, count: int, seed: int, noises: tuple[float, ...], pieces: list[str] | None = None
 ) -> list[Utterance]:
     lines = (bench.work / f"plain-{part}.txt").read_text(encoding="utf8").split("\n")
@@ -92,7 +89,7 @@ def _small(bench: Bench) -> Path:
     if not text.exists():
         with open(bench.work / "plain-train.txt", encoding="utf8") as lines:
             text.write_text("".join(itertools.islice(lines, LINES_BESIDE)), encoding="utf8")
-    return _model(bench, "beside", "--model", "kn", "--order", "5", "--min-count", "2", text=text.name)
+    return trained(bench, "beside", "--model", "kn", "--order", "5", "--min-count", "2", text=text.name)
 
 
 def beside(bench: Bench) -> list[dict[str, Any]]:
@@ -106,7 +103,7 @@ def beside(bench: Bench) -> list[dict[str, Any]]:
     words = (bench.work / "beside.txt").read_text(encoding="utf8").split()[:200_000]
     rows = []
     for name, pieces in (("characters", None), ("BPE", piece_labels(words, PIECES))):
-        given = _utterances(bench, "test", bench.options.utterances, 3, NOISES, pieces)
+        given = utterances(bench, "test", bench.options.utterances, 3, NOISES, pieces)
         labels = pieces or LABELS
         theirs = pyctcdecode.build_ctcdecoder(labels, str(arpa), alpha=0.5, beta=1.0)
         ours = build_ctcdecoder(labels, model, alpha=0.5, beta=1.0, compatible=True)
@@ -154,7 +151,7 @@ def hot(bench: Bench) -> list[dict[str, Any]]:
     """Processor time with hot words, beside that without, in turns."""
     model = snm.load(_small(bench))
     decoder = build_ctcdecoder(LABELS, model)
-    given = [logits for _, logits in _utterances(bench, "test", min(200, bench.options.utterances), 4, (0.2,))]
+    given = [logits for _, logits in utterances(bench, "test", min(200, bench.options.utterances), 4, (0.2,))]
     random = np.random.default_rng(1)
     words = random.choice(np.array(model.vocabulary.words[1000:]), 1000, replace=False).tolist()
     phrases = {f"{a} {b}": 5.0 for a, b in itertools.pairwise(words)}
@@ -176,7 +173,7 @@ def hot(bench: Bench) -> list[dict[str, Any]]:
 def streams(bench: Bench) -> list[dict[str, Any]]:
     """An hour of audio as one stream in chunks of 10 frames, and 100 streams at once."""
     decoder = build_ctcdecoder(LABELS, _small(bench))
-    logits = np.concatenate([one for _, one in _utterances(bench, "test", 400, 5, (0.2,))])
+    logits = np.concatenate([one for _, one in utterances(bench, "test", 400, 5, (0.2,))])
     stream, memory = decoder.stream(), list[float]()
     begun = time.perf_counter()
     for at in range(0, HOUR, 10):
@@ -200,71 +197,6 @@ def streams(bench: Bench) -> list[dict[str, Any]]:
         {"what": "100 streams: seconds of audio a second, all together", "figure": 100 * 1000 * 0.02 / took},
         {"what": "100 streams: ms a chunk of 10 frames", "figure": 1000 * took / 10_000},
     ]
-
-
-def errors(bench: Bench) -> list[dict[str, Any]]:
-    """Word error rates with models of the same text, each with weights of its own, tuned on valid text."""
-    models = {name: _model_of(bench, name) for name in bench.options.models.split()}
-    return [row for noise in map(float, bench.options.noises.split()) for row in _errors_at(bench, models, noise)]
-
-
-def _model_of(bench: Bench, name: str) -> Path:
-    """The Kneser-Ney model, a preset, or the mixture of `medium` and the Kneser-Ney model."""
-    path = bench.work / f"{name}.model"
-    if name == "mix" and not path.exists():
-        members = [_model_of(bench, "medium"), _model_of(bench, "kn"), "--dev", bench.work / "plain-valid.txt"]
-        timed([sys.executable, "-m", "snm", "mix", *members, "-o", path], cwd=ROOT)
-    options = ["--model", "kn", "--order", "5"] if name == "kn" else ["--preset", name]
-    return path if name == "mix" else _model(bench, name, *options, "--min-count", "3")
-
-
-def _errors_at(bench: Bench, models: dict[str, Path], noise: float) -> list[dict[str, Any]]:
-    """Rows of the table for one noise."""
-    tuning = _utterances(bench, "valid", TUNED, 1, (noise,))
-    test = _utterances(bench, "test", bench.options.utterances, 2, (noise,))
-    words = np.array([len(line.split()) for line, _ in test])
-    counted: dict[str, np.ndarray] = {}
-    rows = []
-    for name, path in models.items():
-        decoder = build_ctcdecoder(LABELS, path)
-        _tune(decoder, tuning)
-        begun = time.perf_counter()
-        counted[name] = _errors(decoder, test, BEAM)
-        low, high = _interval(counted[name], counted["kn"])
-        rows.append({
-            "noise": noise,
-            "model": name,
-            "alpha": decoder.alpha,
-            "beta": decoder.beta,
-            "word error rate": f"{counted[name].sum() / words.sum():.4f}",
-            "errors / Kneser-Ney's": f"{counted[name].sum() / counted['kn'].sum():.3f}",
-            "interval": f"{low:.3f} to {high:.3f}",
-            "ms an utterance": 1000 * (time.perf_counter() - begun) / len(test),
-        })  # fmt: skip
-        print(rows[-1], flush=True)
-    return rows
-
-
-def _errors(decoder: Decoder, given: list[Utterance], beam: int) -> np.ndarray:
-    """Word errors of each utterance."""
-    found = decoder.decode_batch(None, [logits for _, logits in given], beam)
-    return np.array([distance(line.split(), text.split()) for (line, _), text in zip(given, found, strict=True)])
-
-
-def _tune(decoder: Decoder, given: list[Utterance]) -> None:
-    def wrong(weights: tuple[float, float]) -> int:
-        decoder.reset_params(*weights)
-        return int(_errors(decoder, given, TUNING_BEAM).sum())
-
-    decoder.reset_params(*min(WEIGHTS, key=wrong))
-
-
-def _interval(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Of the ratio of the sums, 95 %."""
-    random = np.random.default_rng(0)
-    chosen = random.integers(0, len(ours), (2000, len(ours)))
-    low, high = np.quantile(ours[chosen].sum(1) / theirs[chosen].sum(1), [0.025, 0.975])
-    return float(low), float(high)
 
 
 if __name__ == "__main__":

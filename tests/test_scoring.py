@@ -91,7 +91,7 @@ def test_scores_of_a_text_in_many_blocks_are_the_slow_readers(models: Models, mo
     monkeypatch.setattr(fast.extractor, "block", 17 * TILE)
     monkeypatch.setattr(scoring_texts, "MAX_EVENTS", 17 * TILE)
     assert len(tokens) > 2 * 17 * TILE
-    monkeypatch.setattr(fast._scorer, "_idle", [])  # scratch memory for other blocks
+    monkeypatch.setattr(fast._scorer, "_idle", {})  # scratch memory for other blocks
     found, begin = fast.probabilities(np.array(tokens, np.uint32)), 0
     for k in range(len(tokens)):
         begin = k if tokens[k] == BEGIN else begin

@@ -50,6 +50,23 @@ for line in open(sys.argv[2], encoding="utf-8"):
     if 10 ** (-sum(map(model.score, text.split("\\n"))) / words) < 40:
         print(line, end="")
 """
+DECODE = """\
+from pyctcdecode import build_ctcdecoder
+import numpy as np
+import sys
+
+labels = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]
+known = ["the", "a", "cat", "dog", "sees", "likes", "fish", "cake"]
+decoder = build_ctcdecoder(labels, sys.argv[1], known, alpha=0.5, beta=1.0)
+for seed, text in enumerate(["the cat sees fish", "a dog likes cake"]):
+    random, frames = np.random.default_rng(seed), []
+    for letter in text:
+        for label in (letter, letter, ""):
+            frames.append(random.normal(0.0, 1.0, len(labels)) + 6.0 * np.eye(len(labels))[labels.index(label)])
+    beams = decoder.decode_beams(np.array(frames), beam_width=20, hotwords=["cat"], hotword_weight=2.0)
+    print(decoder.decode(np.array(frames)), beams[0][0], beams[0][2], f"{beams[0][-1]:.3f}")
+"""
+PYCTCDECODE = Path(os.environ.get("SNM_PYCTCDECODE", ROOT / ".venv-pyctcdecode" / "bin" / "python"))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +131,12 @@ def run(installed: Path, script: str, *arguments: object) -> str:
 def moved(script: str) -> str:
     """The script, with one line changed."""
     lines = script.split("\n")
-    lines[lines.index("import kenlm")] = "import snm.kenlm as kenlm"
+    changed = {
+        "import kenlm": "import snm.kenlm as kenlm",
+        "from pyctcdecode import build_ctcdecoder": "from snm.decoding import build_ctcdecoder",
+    }
+    (at,) = [i for i, line in enumerate(lines) if line in changed]
+    lines[at] = changed[lines[at]]
     return "\n".join(lines)
 
 
@@ -234,6 +256,19 @@ def test_a_script_of_kenlm_prints_the_same_with_one_line_changed(
     assert found.count("\n") == (9 if script is SCRIPT else 1)
     pytest.importorskip("kenlm", reason="needs the package kenlm")
     assert found == run(installed, script, arpa, documents)
+
+
+def test_a_script_of_pyctcdecode_prints_the_same_with_one_line_changed(
+    installed: Path, arpa: Path, tmp_path: Path
+) -> None:
+    found = run(installed, moved(DECODE), arpa)
+    assert [line.split(" [")[0] for line in found.split("\n")] == [
+        "the cat sees fish the cat sees fish", "a dog likes cake a dog likes cake", "",
+    ]  # fmt: skip
+    if not PYCTCDECODE.exists():
+        pytest.skip(f"needs pyctcdecode and kenlm in {PYCTCDECODE.parent.parent} (make test installs them)")
+    theirs = [str(PYCTCDECODE), "-I", "-c", DECODE, str(arpa)]
+    assert subprocess.run(theirs, capture_output=True, text=True, check=True, cwd=tmp_path).stdout == found
 
 
 def test_the_same_script_takes_a_model_of_snm(installed: Path, model_path: Path) -> None:

@@ -8,13 +8,14 @@ import numpy as np
 
 from snm.kernels.compile import helper, kernel
 from snm.kernels.hashing import extend, mix64
-from snm.kernels.simd import lowest_bit, read_u8
+from snm.kernels.simd import lowest_bit, prefetch, read_u8
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 
 DONE, TABLE_FULL, POOL_FULL = range(3)  # values of state[STATUS]
 # indices of `state`
 WORDS, POOL_USED, IN_SENTENCE, SENTENCES, IN_DOCUMENT, DOCUMENTS, STATUS, WRITTEN, UNKNOWNS, TEXT_BYTES = range(10)
-STATE_FIELDS = 10
+LINES, STATE_FIELDS = 10, 11
+AHEAD = 32  # line feeds and words that are found together
 _OFFSET = np.uint64(0xCBF29CE484222325)
 EMPTY = np.uint32(0xFFFFFFFF)
 LEFT_OUT = 0xFFFFFFFE  # id of markers such as <s> in a text, which are no words
@@ -96,6 +97,31 @@ def rehash(old_hashes, old_ids, hashes, ids):
             ids[at] = old_ids[i]
 
 
+@helper
+def find_ahead(data, i, hashes, ids, found):
+    """Find the next line feeds and words, and prefetch the words' entries, so that cache misses overlap.
+
+    found: where each begins and ends, and its hash. Return how many there are, and where the last one ends. (AHEAD, 3)
+    """
+    n, mask = np.int64(0), np.uint64(len(hashes) - 1)
+    while n < AHEAD and i < len(data):
+        byte = data[i]
+        if byte == 10:
+            found[n, 0], found[n, 1] = np.uint64(i), np.uint64(i)
+            n += 1
+            i += 1
+        elif is_space(byte):
+            i += 1
+        else:
+            stop, h = read_word(data, i)
+            found[n, 0], found[n, 1], found[n, 2] = np.uint64(i), np.uint64(stop), h
+            prefetch(hashes, h & mask)
+            prefetch(ids, h & mask)
+            n += 1
+            i = stop
+    return n, i
+
+
 @kernel
 def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, unknown, state, out):
     """Encode the words of data[start:] into `out`; return where it stopped.
@@ -112,9 +138,18 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, unk
     state[STATUS] = DONE
     state[UNKNOWNS] = 0
     room = len(ids) // 2
-    while i < n:
-        byte = data[i]
-        if byte == 10:
+    found, left, done, ahead = np.empty((AHEAD, 3), np.uint64), np.int64(0), np.int64(0), i
+    while True:
+        if done == left:
+            left, ahead = find_ahead(data, ahead, hashes, ids, found)
+            done = np.int64(0)
+            if left == 0:
+                i = n
+                break
+        i, stop, h = np.int64(found[done, 0]), np.int64(found[done, 1]), found[done, 2]
+        done += 1
+        if i == stop:
+            state[LINES] += 1
             if state[IN_SENTENCE]:
                 out[written] = END
                 written += 1
@@ -122,12 +157,7 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, unk
                 state[IN_DOCUMENT] = documents
             else:
                 state[IN_DOCUMENT] = 0
-            i += 1
             continue
-        if is_space(byte):
-            i += 1
-            continue
-        stop, h = read_word(data, i)
         at = find_word(hashes, ids, h)
         token = ids[at]
         if token == EMPTY:
@@ -157,7 +187,6 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, unk
             unknown[2 * state[UNKNOWNS] + 1] = -1
             state[UNKNOWNS] += 1
         if token == LEFT_OUT:
-            i = stop
             continue
         if not state[IN_SENTENCE]:
             if not state[IN_DOCUMENT]:
@@ -171,7 +200,6 @@ def encode(data, start, learn, documents, hashes, ids, counts, starts, pool, unk
         state[TEXT_BYTES] += stop - i + 1
         out[written] = token
         written += 1
-        i = stop
     state[WRITTEN] = written
     return i
 

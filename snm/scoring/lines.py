@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snm.layouts.tokens import BEGIN, UNKNOWN
+from snm.kernels.lines import add_up_lines
 from snm.model import LanguageModel
 from snm.text.encoding import divide_block, encode_blocks
 from snm.text.vocabulary import split_words
@@ -45,26 +45,19 @@ def score_block(model: LanguageModel, block: bytes, *, spelled: bool, threads: i
     Each line is a segment of its own. `spelled`: see `LanguageModel.score_sentences`; the model must be able to.
     """
     divided = divide_block(block, model.vocabulary.tokenizer, threads)
-    block = divided.data
+    block, per_line = divided.data, 1
     if model.vocabulary.document:
-        divided = divided._replace(data=block.replace(b"\n", b"\n\n"))
+        divided, per_line = divided._replace(data=block.replace(b"\n", b"\n\n")), 2
     text = encode_blocks([divided], model.vocabulary, spelling=model._spelling_for(spelled))
-    tokens = text.tokens
-    logs = model._logs_of(text, model.probabilities(tokens, threads=threads))
-    begins, unknown = np.flatnonzero(tokens == BEGIN), np.flatnonzero(tokens == UNKNOWN)
-    logs[begins] = 0
-    if model.vocabulary.closed:
-        logs[unknown] = 0
-    n = np.diff(np.append(begins, len(tokens))) - 1
-    if text.first_field is not None:
-        values = np.flatnonzero(tokens >= text.first_field)
-        logs[values] = 0
-        n -= np.bincount(np.searchsorted(begins, values, "right") - 1, minlength=len(n))
-    oov = np.bincount(np.searchsorted(begins, unknown, "right") - 1, minlength=len(n))
-    scores = LineScores(
-        np.add.reduceat(logs, begins) if len(n) else np.empty(0), n, oov, n - oov if model.vocabulary.closed else n
-    )
-    return scores if len(n) == block.count(b"\n") else _with_blank_lines(scores, block)
+    p = model.probabilities(text.tokens, threads=threads)
+    with np.errstate(divide="ignore"):
+        np.log10(p, out=p)
+    logs, n, oov = np.zeros(text.segments), np.zeros(text.segments, np.int64), np.zeros(text.segments, np.int64)
+    spellings = np.empty(0) if text.spellings is None else text.spellings
+    first_field = len(model.vocabulary) if text.first_field is None else text.first_field
+    add_up_lines(text.tokens, p, spellings, first_field, model.vocabulary.closed, logs, n, oov)
+    scores = LineScores(logs, n, oov, n - oov if model.vocabulary.closed else n)
+    return scores if len(n) * per_line == text.lines else _with_blank_lines(scores, block)
 
 
 def _with_blank_lines(scores: LineScores, block: bytes) -> LineScores:

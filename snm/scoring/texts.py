@@ -20,6 +20,7 @@ from snm.storage import prefault
 LONG_TEXT = 1 << 17  # tokens: it touches most pages of a model
 MAX_EVENTS = 1 << 17  # at a time
 MAX_BYTES = 1 << 27  # of scratch memory of a thread
+KEPT_BYTES = 1 << 25  # of scratch memory kept between calls: clearing it takes some percent of a fast model's time
 
 
 class TextScorer:
@@ -42,7 +43,7 @@ class TextScorer:
         self._rounds = np.searchsorted(level[self._order], np.arange(1, level.max() + 2))
         self._longest_round = int(np.diff(self._rounds).max(initial=0))
         self._prefaulted = False
-        self._idle: list[Any] = []  # scratch memory for one block of events
+        self._idle: dict[int, list[Any]] = {}  # scratch memory for so many blocks of events
 
     def probabilities(self, tokens: np.ndarray, threads: int = 1) -> np.ndarray:
         """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
@@ -50,10 +51,12 @@ class TextScorer:
             prefault(getattr(self.matrix, name) for name in ARRAYS)
             self._prefaulted = True
         probabilities = np.zeros(len(tokens), np.float64)
-        size = min(MAX_EVENTS, MAX_BYTES // self.bytes_per_event(), -(-len(tokens) // max(1, threads)))
+        most = min(MAX_EVENTS, MAX_BYTES // self.bytes_per_event())
+        size = min(most, -(-len(tokens) // max(1, threads)))
         blocks = -(-size // self.extractor.block)
+        kept = blocks <= 1 or (size == most and most * self.bytes_per_event() <= KEPT_BYTES)
+        idle = self._idle.setdefault(blocks, []) if kept else []
         size = blocks * self.extractor.block if blocks > 1 else max(1, size)
-        idle = self._idle if blocks <= 1 else []
 
         def score(part: tuple[int, int]) -> None:
             scratch = self._take_scratch(idle, blocks)

@@ -93,6 +93,7 @@ class Text:
     words: int = 0  # before a tokenizer divided them; 0 if there is none, or they are not known
     spellings: np.ndarray | None = None  # ln P(its string | `<UNK>`) of each `<UNK>`, (`<UNK>`s,) float64; if spelled
     first_field: int | None = None  # the first id of a field's value, where lines have fields
+    lines: int = 0  # that were read, blank ones included; 0 if not known
 
     @property
     def segments(self) -> int:
@@ -251,6 +252,10 @@ class _Encoder:
     def unknown(self) -> np.ndarray:
         """Where each `<UNK>` of the block begins and ends, one after another; -1 and -1 for `<unk>`. int64"""
         return self._unknown[: 2 * self.state[text_kernels.UNKNOWNS]]
+
+    @property
+    def lines(self) -> int:
+        return int(self.state[text_kernels.LINES])
 
     @property
     def words(self) -> int:
@@ -429,7 +434,7 @@ def encode_blocks(
     first_field, of_fields = (None, 0) if marker is None else (vocabulary.first_field, marker.bytes)
     return Text(
         tokens, encoder.sentences, documents, bytes=sizes.bytes_of([encoder]) - of_fields, words=sizes.words,
-        spellings=spelled, first_field=first_field,
+        spellings=spelled, first_field=first_field, lines=encoder.lines,
     )  # fmt: skip
 
 
