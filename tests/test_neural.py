@@ -101,7 +101,7 @@ class NeuralTests(LanguageModelTests):
         tokens = encode_lines(
             ["the cat sees purple fish", "a dog", "the old man likes the cat"], model.vocabulary
         ).tokens
-        assert score(network, tokens, network.table is not None) == pytest.approx(model.probabilities(tokens), rel=1e-4)
+        assert score(network, tokens, network.table is not None) == pytest.approx(model.probabilities(tokens), rel=5e-4)
 
     def test_a_score_does_not_depend_on_other_sentences(self, model: LanguageModel) -> None:
         """For any row of a batch, and any lengths of the others: but for the order in which products are added up."""
