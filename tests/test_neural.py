@@ -441,7 +441,7 @@ def test_the_slow_reader_agrees_on_classes(models: dict[str, Path]) -> None:
         fast, slow = snm.load(models[name]), read_model(models[name])
         context = fast.context("the cat")
         found = [slow.probability(context.tolist(), word) for word in range(len(fast.vocabulary))]
-        assert found == pytest.approx(fast.distribution(context).tolist(), rel=1e-4, abs=1e-9)
+        assert found == pytest.approx(fast.distribution(context).tolist(), rel=5e-4, abs=1e-9)
 
 
 @given(arrays(np.int64, st.integers(4, 60), elements=st.integers(0, 50)), st.integers(1, 9))

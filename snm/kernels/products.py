@@ -4,6 +4,8 @@ Sums of integers are exact: a row has the same products on every machine, whatev
 instruction of 32 products and 16 sums where the processor has it (AVX-512 VNNI); elsewhere it takes a few.
 """
 
+import math
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -20,7 +22,6 @@ ROWS = 6  # whose products with a tile are computed together: 24 vectors of sums
 BLOCK = 96  # rows that are multiplied with all tiles before the next ones are: they stay in the second cache
 FEW = 2  # rows up to which each is computed alone
 
-MAX_INPUT = 4095  # of |a number of a row|
 MAX_SUM = (1 << 31) - 1
 
 _NUMBER, _LONG = ir.IntType(32), ir.IntType(64)
@@ -152,6 +153,15 @@ def multiply(rows, scales, weights, weight_scales, biases, out):
         multiply_all(rows[here], scales[here], weights, weight_scales, biases, which, sums, out[here])
 
 
+@helper
+def max_input(inputs):
+    """The largest |number of a row| of so many inputs, an even number; that of weights may be about as large.
+
+    Of 512 inputs it is 4,096: weights whose mean is a quarter of their maximum are then up to 4,096 too.
+    """
+    return np.int64(min(32767.0, math.sqrt(4 * (MAX_SUM + 1.0) / inputs)))
+
+
 @max_helper
 def largest_of(numbers):
     """The largest of |numbers|."""
@@ -163,24 +173,24 @@ def largest_of(numbers):
 
 @helper
 def quantise_row(numbers, out):
-    """Round numbers to integers, of which the largest is MAX_INPUT; return what one is worth."""
+    """Round numbers to integers as large as they may be; return what one is worth. `out`: as many, or one more."""
+    out[len(numbers) :] = 0
     largest = largest_of(numbers)
     if largest == np.float32(0):
         out[:] = 0
         return np.float32(0)
-    factor = np.float32(MAX_INPUT) / largest
+    most = np.float32(max_input(len(out)))
+    factor = most / largest
     for i in range(len(numbers)):
         out[i] = np.int16(np.rint(numbers[i] * factor))
-    return largest / np.float32(MAX_INPUT)
+    return largest / most
 
 
 @kernel
 def quantise(numbers, out, scales):
     """Fill in rows and their scales. numbers: (n, inputs) float32, out: (n, inputs or one more) int16"""
-    inputs = numbers.shape[1]
     for k in range(len(numbers)):
-        scales[k] = quantise_row(numbers[k], out[k, :inputs])
-        out[k, inputs:] = 0
+        scales[k] = quantise_row(numbers[k], out[k])
 
 
 @kernel
@@ -190,7 +200,7 @@ def pack(weights, order, out, scales):
     Numbers are as large as they can be, such that no sum overflows.
     """
     inputs = weights.shape[1]
-    most = np.float64(MAX_SUM // MAX_INPUT - inputs)
+    most = np.float64(MAX_SUM // max_input(2 * out.shape[1]) - inputs)
     for o in range(len(order)):
         tile, column = o // OUTPUTS, o % OUTPUTS
         scales[o] = 0

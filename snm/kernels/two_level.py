@@ -1,4 +1,4 @@
-"""Probabilities of classes, and of words within their classes (a two-level softmax). See `snm.baselines.neural.classes`.
+"""Probabilities of classes and of words within their classes, a two-level softmax. See `snm.baselines.neural.classes`.
 
 The words of a class are whole tiles of weights, padded by outputs whose bias is minus infinity; a class of one word
 has none.
@@ -40,7 +40,7 @@ def log_sum(scores):
 
 @kernel
 def score_classes(rows, scales, weights, weight_scales, biases, classes, out):
-    """out[k] = log P of class classes[k] after the state of row k."""
+    """out[k, j] = log P of class classes[k, j] after the state of row k; classes[0, j] if there is one row of them."""
     which, sums = np.empty(BLOCK + ROWS, np.int64), np.empty((ROWS, OUTPUTS), np.int32)
     scores = np.empty((BLOCK, len(biases)), np.float32)
     for first in range(0, len(rows), BLOCK):
@@ -49,7 +49,9 @@ def score_classes(rows, scales, weights, weight_scales, biases, classes, out):
         number_rows(which, n)
         multiply_all(rows[here], scales[here], weights, weight_scales, biases, which, sums, scores)
         for k in range(n):
-            out[first + k] = np.float64(scores[k, classes[first + k]]) - log_sum(scores[k])
+            total, wanted = log_sum(scores[k]), classes[0 if len(classes) == 1 else first + k]
+            for j in range(len(wanted)):
+                out[first + k, j] = np.float64(scores[k, wanted[j]]) - total
 
 
 @kernel
@@ -79,8 +81,10 @@ def score_words(rows, scales, states, classes, within, tiles, weights, weight_sc
         which[n:] = which[n - 1]
         for tile in range(first, last):
             multiply_rows(rows, which, 0, n, weights, tile, sums)
-            outputs, here = slice(tile * OUTPUTS, (tile + 1) * OUTPUTS), slice(
-                (tile - first) * OUTPUTS, (tile - first + 1) * OUTPUTS
+            begin = tile * OUTPUTS
+            outputs, here = (
+                slice(begin, begin + OUTPUTS),
+                slice(begin - first * OUTPUTS, begin + OUTPUTS - first * OUTPUTS),
             )
             for i in range(n):
                 as_float(sums[i], scales[which[i]], weight_scales[outputs], biases[outputs], scores[i, here])

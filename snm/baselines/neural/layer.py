@@ -14,7 +14,6 @@ from snm.kernels.products import BLOCK, OUTPUTS
 from snm.kernels.recurrent import GATES, LSTM_UNITS
 
 
-
 class RecurrentLayer:
     """An Elman or LSTM layer.
 

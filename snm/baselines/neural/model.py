@@ -23,7 +23,7 @@ from snm.layouts.tokens import BEGIN, END
 from snm.model import IDS, LanguageModel, wrong_state
 
 INTEGERS = "word_up", "node_up", "places", "class_starts"  # arrays of whole numbers; the others are float32
-BLOCK_TOKENS, BLOCK_BYTES = 1 << 15, 1 << 26  # of a text, and of their states, that are scored together
+BLOCK_TOKENS, BLOCK_BYTES = 1 << 15, 1 << 25  # of a text, and of their states, that are scored together
 
 
 def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str, list[int]]:

@@ -1,7 +1,7 @@
 """Weights of a network in 16 bits, and their products with rows of numbers: see `snm.kernels.products`.
 
-A row of numbers is rounded to integers up to 4095, an output's weights to integers as large as no sum of products
-overflows: 13 to 15 bits of up to 512 inputs. Sums are exact, so a row's products do not depend on the other rows.
+A row of numbers is rounded to integers, of 512 numbers up to 4,096, and an output's weights to integers as large as no
+sum of products overflows, about as many. Sums are exact, so a row's products do not depend on the other rows.
 """
 
 from __future__ import annotations

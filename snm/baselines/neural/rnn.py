@@ -142,17 +142,21 @@ class ClassesOutput:
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
         z, rows = self._z(states), self.grouping.places[tokens]
-        classes, out = self.class_of_row[rows], np.empty(len(tokens), np.float64)
-        kernels.score_classes(*z, *self._classes.arrays, classes, out)
+        out = self._score_classes(z, self.class_of_row[rows][:, None])[:, 0]
         self._add_words(z, np.arange(len(tokens)), rows, out)
         return np.exp(out)
 
     def candidates(self, words: np.ndarray, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
         z, rows = self._z(states), self.grouping.places[np.broadcast_to(ids, (len(states), ids.shape[1]))]
-        logs = log_softmax(self._classes.products(z))
-        out = np.take_along_axis(logs, self.class_of_row[rows], axis=1).ravel()
+        out = self._score_classes(z, self.class_of_row[rows]).ravel()
         self._add_words(z, np.repeat(np.arange(len(states)), ids.shape[1]), rows.ravel(), out)
         return np.exp(out).reshape(rows.shape)
+
+    def _score_classes(self, z: Rows, classes: np.ndarray) -> np.ndarray:
+        """log P of classes after each state. (1 or n, m) to (n, m)"""
+        out = np.empty((len(z.numbers), classes.shape[1]), np.float64)
+        kernels.score_classes(*z, *self._classes.arrays, classes, out)
+        return out
 
     def _z(self, states: np.ndarray) -> Rows:
         """The vectors whose products with words' vectors are scores."""
@@ -171,7 +175,7 @@ class ClassesOutput:
 
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
         z, sizes = self._z(state[None]), np.diff(self.grouping.starts)
-        of_classes = np.exp(log_softmax(self._classes.products(z))[0])
+        of_classes = np.exp(self._score_classes(z, np.arange(len(sizes))[None])[0])
         in_rows = np.repeat(of_classes, sizes)
         scores, starts = self._words.padded(z)[0].astype(np.float64), OUTPUTS * self._tiles[:-1][sizes > 1]
         if len(starts):
