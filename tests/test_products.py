@@ -65,7 +65,7 @@ def layer_of(cell: str, hidden: int, embedding: int) -> tuple[RecurrentLayer, di
     gates = {"rnn": 1, "lstm": 4}[cell] * hidden
     arrays = {
         "vectors.0": numbers(1, 9, embedding), "layer.weight_ih_l0": 0.3 * numbers(2, gates, embedding),
-        "layer.weight_hh_l0": 0.3 * numbers(3, gates, hidden), "layer.bias_ih_l0": numbers(4, gates),
+        "layer.weight_hh_l0": 0.1 * numbers(3, gates, hidden), "layer.bias_ih_l0": numbers(4, gates),
         "layer.bias_hh_l0": numbers(5, gates),
     }  # fmt: skip
     return RecurrentLayer({"hidden": hidden, "cell": cell}, arrays), arrays

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ class TwoLevel:
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array.astype(np.int64)).to(device)
 
+        self.sparse = device.type == "cpu"  # gradients of looked up vectors; a GPU is faster with dense ones
         self.places, self.starts = tensor(classes.places), tensor(classes.starts[:-1])
         self.sizes, self.class_of_row = tensor(np.diff(classes.starts)), tensor(classes.class_of_rows())
         self.banned = torch.zeros(len(classes), device=device)
@@ -48,18 +51,23 @@ class TwoLevel:
         own = z.new_zeros(len(class_of_block), EVENTS, z.shape[1]).index_put((block, within % EVENTS), z)
         sums = torch.zeros(own.shape[:2], device=z.device)
         sizes = self.sizes[class_of_block]
-        for low, high in zip((1, *SIZES), SIZES, strict=False):
-            chosen = torch.nonzero((sizes > low) & (sizes <= high))[:, 0]
-            if len(chosen):
-                found = self._sums(own[chosen], class_of_block[chosen], high, vectors, biases)
-                sums = sums.index_copy(0, chosen, found)
-        of_targets = (z * F.embedding(rows, vectors)).sum(1).float() + biases[rows]
-        return sums[block, within % EVENTS] - of_targets
+        of_width = [(width, chosen) for width, chosen in self._by_width(sizes) if len(chosen)]
+        wanted = [self._rows(class_of_block[chosen], width, len(biases)) for width, chosen in of_width]
+        # one look-up for all: each would have a gradient of all words
+        found = F.embedding(torch.cat([rows, *(w.reshape(-1) for w in wanted)]), vectors, sparse=self.sparse)
+        of_targets, *parts = found.split([len(rows), *(w.numel() for w in wanted)])
+        for (width, chosen), in_class, part in zip(of_width, wanted, parts, strict=True):
+            scores = torch.matmul(own[chosen], part.view(len(chosen), width, -1).transpose(1, 2)).float()
+            scores = scores + biases[in_class][:, None]
+            beyond = (torch.arange(width, device=z.device) >= sizes[chosen][:, None])[:, None]
+            sums = sums.index_copy(0, chosen, torch.logsumexp(scores.masked_fill(beyond, -torch.inf), 2))
+        return sums[block, within % EVENTS] - (z * of_targets).sum(1).float() - biases[rows]
 
-    def _sums(self, z: Tensor, classes: Tensor, width: int, vectors: Tensor, biases: Tensor) -> Tensor:
-        """Log of the summed exponentials over the words of each block's class. (blocks, EVENTS)"""
-        column = torch.arange(width, device=z.device)
-        rows = (self.starts[classes][:, None] + column).clamp(max=len(biases) - 1)
-        scores = torch.matmul(z, F.embedding(rows, vectors).transpose(1, 2)).float() + biases[rows][:, None]
-        beyond = (column >= self.sizes[classes][:, None])[:, None]
-        return torch.logsumexp(scores.masked_fill(beyond, -torch.inf), 2)
+    def _by_width(self, sizes: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The blocks whose classes have up to so many words, and more than the width before."""
+        for low, high in zip((1, *SIZES), SIZES, strict=False):
+            yield high, torch.nonzero((sizes > low) & (sizes <= high))[:, 0]
+
+    def _rows(self, classes: Tensor, width: int, words: int) -> Tensor:
+        """The rows of the words of each class, and beyond it up to the width. (classes, width)"""
+        return (self.starts[classes][:, None] + torch.arange(width, device=classes.device)).clamp(max=words - 1)
