@@ -40,10 +40,12 @@ from snm.baselines.neural.products import Rows, Weights
 from snm.baselines.neural.rnn import ClassesOutput
 from snm.layouts.tokens import BEGIN
 from snm.model import LanguageModel
+from snm.settings import HYBRIDS
 from snm.text.encoding import as_lines, encode_files, read_corpus
 
-TIMED_TOKENS = 150_000  # of the test text
-TIMES = 5  # of which the fastest counts
+TIMED_TOKENS = 100_000  # of the test text
+TIMES = 3  # of which the fastest counts
+GATE_WORDS = 20_000  # of the valid text, for the gate beside a random network
 SIDE = 1024  # of the matrices that the core's rates are measured with
 
 
@@ -142,7 +144,7 @@ def kenlm_speed(few: Path, test: Path, work: Path) -> dict[str, Any]:
 def command(*arguments: str | Path) -> str:
     """Run a command of snm; return what it prints."""
     call = [sys.executable, "-m", "snm", *map(str, arguments)]
-    return subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+    return subprocess.run(call, check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def train(text: Path, model: Path, *options: str | Path) -> dict[str, Any]:
@@ -164,10 +166,18 @@ def measure_speeds(options: argparse.Namespace, lines: Lines) -> None:
         words.write_text("\n".join(vocabulary.words[3:]) + "\n")
     if find_spec("kenlm") is not None:
         lines.of("kenlm", lambda: kenlm_speed(few, test, options.work))
+    dev = first_words(valid, GATE_WORDS, options.work / "gate.txt")
     for preset in options.presets:
+        features, units = HYBRIDS[preset]
+        member, network = options.work / f"few-{features}.model", options.work / f"random-{units}.model"
+        if not member.exists():
+            train(few, member, "--preset", features, "--gate", "0", "--vocab", words, "--engine", "cpu")
+        if not network.exists():
+            shape = "--cell", "lstm", "--softmax", "classes", "--hidden", str(units), "--passes", "0"
+            train(few, network, "--model", "rnn", *shape, "--vocab", words, "--dev", dev, "--engine", "cpu")
         model = options.work / f"random-{preset}.model"
         if not model.exists():
-            train(few, model, "--preset", preset, "--passes", "0", "--vocab", words, "--dev", valid, "--engine", "cpu")
+            command("mix", member, network, "--gated", "--dev", dev, "-o", model)
         lines.of(f"speed of {preset}", lambda model=model: speeds(model, test, rates))  # type: ignore[misc]
 
 

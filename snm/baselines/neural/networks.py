@@ -107,7 +107,7 @@ class Network(nn.Module):
                 in_rows = np.empty_like(logs)
                 in_rows[two.places.cpu().numpy()] = logs
                 self.biases.copy_(self._tensor(in_rows))
-                sums = np.logaddexp.reduceat(in_rows, two.starts.cpu().numpy())
+                sums = np.logaddexp.reduceat(in_rows, two.first_rows)
                 self.class_vectors[:, -1] = self._tensor(sums)
             else:
                 self.biases.copy_(self._tensor(logs))
