@@ -142,15 +142,17 @@ class ClassesOutput:
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
         z, rows = self._z(states), self.grouping.places[tokens]
-        out = self._score_classes(z, self.class_of_row[rows][:, None])[:, 0]
+        out: np.ndarray = self._score_classes(z, self.class_of_row[rows][:, None])[:, 0]
         self._add_words(z, np.arange(len(tokens)), rows, out)
-        return np.exp(out)
+        np.exp(out, out=out)
+        return out
 
     def candidates(self, words: np.ndarray, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
         z, rows = self._z(states), self.grouping.places[np.broadcast_to(ids, (len(states), ids.shape[1]))]
-        out = self._score_classes(z, self.class_of_row[rows]).ravel()
+        out: np.ndarray = self._score_classes(z, self.class_of_row[rows]).ravel()
         self._add_words(z, np.repeat(np.arange(len(states)), ids.shape[1]), rows.ravel(), out)
-        return np.exp(out).reshape(rows.shape)
+        np.exp(out, out=out)
+        return out.reshape(rows.shape)
 
     def _score_classes(self, z: Rows, classes: np.ndarray) -> np.ndarray:
         """log P of classes after each state. (1 or n, m) to (n, m)"""
