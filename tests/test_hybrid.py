@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 import snm
+from snm.decoding import build_ctcdecoder
 from snm.errors import FormatError, InputError, SettingsError
 from snm.evaluation import verify
 from snm.gate.events import gate_events
+from snm.reference import decoding as reference
 from snm.scoring.hybrid import HybridModel
 from snm.scoring.members import events_of
 from snm.settings import HYBRIDS, Settings
 from snm.text.encoding import encode_lines
+from tests.channel import LABELS, logits_of
 from tests.conftest import SMALL_SKIPS
 from tests.test_cli import fails, ok
 from tests.test_model import LanguageModelTests
@@ -162,6 +165,16 @@ def test_the_commands(parts: list[Path], dev: Path, tmp_path: Path, corpus_file:
         (("--preset", "hybrids"), "expected one of small, medium, large"),
     ):
         assert expected in fails("train", corpus_file, "-o", tmp_path / "n", *arguments)
+
+
+def test_a_beam_search_with_a_network(trained: HybridModel) -> None:
+    """The scores of the texts that are found are those that the model gives them word by word."""
+    decoder, words = build_ctcdecoder(LABELS, trained), frozenset(trained.vocabulary.words[3:])
+    oracle = reference.Search(LABELS, step=trained.step, begin=trained.start(), words=words, order=1 << 16, width=8)
+    logits = logits_of("the cat sees fish", 0.3, np.random.default_rng(5))
+    found, expected = decoder.decode_beams(logits, 8), reference.decode(logits.astype(np.float64), oracle)
+    assert found[0].text == expected[0][0]
+    assert [beam.lm_score for beam in found[:5]] == pytest.approx([total for *_, total in expected[:5]], abs=1e-4)
 
 
 def test_presets_are_specifications() -> None:

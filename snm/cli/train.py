@@ -136,7 +136,7 @@ OPTIONS = [
     option("--softmax", group="Neural models", type=click.Choice(["tree", "adaptive", "classes"]),
         help="Output of a recurrent network: a tree of binary decisions, jointly with n-gram features; an "
         "adaptive softmax; or a softmax over word classes and the words of a class, the fastest on a CPU.  "
-        "[default: tree for rnn, adaptive for lstm]"),
+        "[default: tree for rnn, adaptive for lstm; in a hybrid classes]"),
     option("--dropout", group="Neural models", type=float,
         help="Of a recurrent network's states.  [default: 0.1; below 10 M tokens 0.3 for rnn, 0.5 for lstm]"),
     option("--checkpoint", group="Neural models", type=float, default=10.0, show_default=True,
@@ -284,8 +284,8 @@ def _unused_options(options: dict[str, Any]) -> set[str]:
     unused |= set() if options["engine"] in ("ray", "tasks") else {"address"}
     unused |= set() if options["engine"] in ("ray", "tasks") or options["resume"] else {"work"}
     unused |= {"address"} if options["engine"] == "tasks" else set()
-    cell = options["cell"] or ("lstm" if model == "hybrid" else "rnn")
-    tree = (options["softmax"] or ("adaptive" if cell == "lstm" else "tree")) == "tree"
+    usual = "classes" if model == "hybrid" else "adaptive" if options["cell"] == "lstm" else "tree"
+    tree = (options["softmax"] or usual) == "tree"
     unused |= {"slots"} if model in ("rnn", "hybrid") and not tree else set()
     return unused | ({"order"} if model == "rnn" and not tree else set())
 

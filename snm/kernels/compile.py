@@ -141,5 +141,8 @@ fused_helper = _compiled(**_HELPER, fastmath={"contract"})
 sum_helper = _compiled(**_HELPER, fastmath={"reassoc", "contract"})
 """A helper whose sums may be added in any order, which lets LLVM vectorise them."""
 
+max_helper = _compiled(**_HELPER, fastmath={"nnan", "nsz"})
+"""A helper whose numbers are never NaN, which lets LLVM vectorise maxima."""
+
 array_helper = _compiled(no_cpython_wrapper=True, forceinline=True)
 """A helper that may return arrays."""

@@ -86,9 +86,9 @@ def log_float32(x):
 def exp_float32(x):
     """exp(x) of a float32 between -80 and 80, with a relative error below (2 + |x|) / 2^23."""
     scaled = x * _LOG2_E_32
-    whole = np.int32(scaled + np.float32(127.5)) - np.int32(127)
+    whole = np.int32(np.int32(scaled + np.float32(127.5)) - np.int32(127))  # Numba makes 64 bits of a difference
     r = (scaled - np.float32(whole)) * _LN_2_32
     series = _F6
     for factor in (_F5, _F4, _F3, _F2, _ONE, _ONE):
         series = series * r + factor
-    return series * as_float(np.uint32(whole + np.int32(127)) << np.uint32(23))
+    return series * as_float(np.uint32(np.uint32(whole + np.int32(127)) << np.uint32(23)))

@@ -1,18 +1,19 @@
 """The classes of a two-level softmax: P(w | h) = P(class of w | h) P(w | its class, h).
 
-Words come from the classes that the exchange algorithm learns (`snm.text.classes`). Of each, the most frequent words
-are a class of their own, the next ones another that is larger, and so on: what an event costs is the number of classes
-and the number of words in the target's class, so frequent words are in small ones.
+Words come from the classes that the exchange algorithm learns (`snm.text.classes`). Each is cut into several, the most
+frequent words first. What an event costs is the number of classes and the number of words in the target's class: the
+cuts are those that make the expected sum smallest, so frequent words are in small classes.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-SIZES = (64, 256, 1024, 4096)
-"""Words in the first, second … class that a learned class is cut into; all further ones are as large as the last."""
+SIZES = tuple(64 << k for k in range(8))
+"""Words in a class that a learned class is cut into; the last one of a learned class has fewer."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,10 @@ class WordClasses:
         """`counts`: how often each word occurs; `learned`: its class by the exchange algorithm. (words,) each"""
         order = np.lexsort((-counts, learned))
         ends = np.flatnonzero(np.append(np.diff(learned[order]) != 0, True)) + 1
-        starts, begin = [0], 0
+        shares, starts = counts[order] / max(1, counts.sum()), [0]
         for end in ends.tolist():
-            for k in range(end - begin):
-                begin += SIZES[min(k, len(SIZES) - 1)]
-                if begin >= end:
-                    break
-                starts.append(begin)
-            starts.append(end)
-            begin = end
+            begin = starts[-1]
+            starts += [begin + cut for cut in _cuts(shares[begin:end])]
         places = np.empty(len(order), np.int32)
         places[order] = np.arange(len(order), dtype=np.int32)
         return cls(places, np.array(starts, np.int32))
@@ -59,3 +55,18 @@ class WordClasses:
         if (np.diff(self.starts)[found] != 1).any():
             raise ValueError("a word that is never predicted shares its class with others")
         return found
+
+
+def _cuts(shares: np.ndarray) -> list[int]:
+    """Where the classes end that a learned class is cut into. shares: of its words in the text, the largest first."""
+    words, before = len(shares), np.append(0.0, np.cumsum(shares)).tolist()
+    costs, begins = [0.0, *[math.inf] * words], [0] * (words + 1)
+    for begin in range(0, words, math.gcd(*SIZES)):
+        for end in (min(begin + size, words) for size in SIZES):
+            cost = costs[begin] + 1 + (before[end] - before[begin]) * (end - begin)
+            if cost < costs[end]:
+                costs[end], begins[end] = cost, begin
+    cuts = [words]
+    while begins[cuts[-1]]:
+        cuts.append(begins[cuts[-1]])
+    return cuts[::-1]

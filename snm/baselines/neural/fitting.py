@@ -74,7 +74,7 @@ class Fit:
         self.report = FitReport()
         self.best: dict[str, Tensor] = {}
         parameters = list(network.parameters()) if network.shape.hidden else []
-        self.adam = torch.optim.Adam(parameters, how.rate, fused=network.device.type == "cuda") if parameters else None
+        self.adam = torch.optim.Adam(parameters, how.rate, fused=True) if parameters else None
         self.parameters = parameters
         self.squares: Tensor | None = None  # of AdaGrad; like its gradient as large as the table, so made when needed
         self.gradient: Tensor | None = None
@@ -156,6 +156,9 @@ class Fit:
         total = losses.sum()
         (total / int(batch.lengths.sum())).backward()
         if self.adam is not None:
+            for p in self.parameters:
+                if p.grad is not None and p.grad.is_sparse:
+                    p.grad = p.grad.to_dense()  # once a step, where each look-up would make a dense one
             torch.nn.utils.clip_grad_norm_(self.parameters, MAX_NORM)
             self.adam.param_groups[0]["lr"] = how.rate * _rate_factor((number + step / steps) / how.passes)
             self.adam.step()

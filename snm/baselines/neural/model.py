@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from snm import manifest, parallel, storage
 from snm.arguments import choice
 from snm.baselines.neural.classes import WordClasses
 from snm.baselines.neural.layer import RecurrentLayer
-from snm.baselines.neural.products import ROWS_PER_PRODUCT
 from snm.baselines.neural.states import NetworkStates
 from snm.baselines.neural.tree import Tree
 from snm.describing import shape_text
@@ -24,7 +23,7 @@ from snm.layouts.tokens import BEGIN, END
 from snm.model import IDS, LanguageModel, wrong_state
 
 INTEGERS = "word_up", "node_up", "places", "class_starts"  # arrays of whole numbers; the others are float32
-SENTENCES_PER_CALL = 1024  # without a recurrent layer
+BLOCK_TOKENS, BLOCK_BYTES = 1 << 15, 1 << 25  # of a text, and of their states, that are scored together
 
 
 def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -113,32 +112,31 @@ class NeuralModel(LanguageModel):
         if self.device == "cuda":
             return self._on_gpu(tokens)
         out = np.zeros(len(tokens), np.float64)
-        begins = np.flatnonzero(tokens == BEGIN)
-        lengths = np.diff(np.append(begins, len(tokens)))
-        order = np.argsort(-lengths, kind="stable")  # sentences of similar length together
-        size = ROWS_PER_PRODUCT if self.layer is not None else SENTENCES_PER_CALL
-        groups = [order[i : i + size] for i in range(0, len(order), size)]
 
-        def work(group: np.ndarray) -> None:
-            firsts = np.cumsum(lengths[group]) - lengths[group]
-            positions = np.arange(lengths[group].sum()) + np.repeat(begins[group] - firsts, lengths[group])
-            states = self._states(tokens, begins[group], lengths[group])
-            out[positions] = self.output.score(tokens[positions], states)
+        def work(part: tuple[int, int]) -> None:
+            here = tokens[slice(*part)]
+            out[slice(*part)] = self.output.score(here, self._states(here))
 
-        with threadpool_limits(1, "blas"):  # threads are over groups of sentences
-            parallel.run(work, groups, threads)
+        parallel.run(work, self._blocks(tokens, threads), threads)
         return out
 
-    def _states(self, tokens: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The hidden state before each token of some sentences, in their order; 0 before `<S>`. (tokens, hidden)"""
+    def _blocks(self, tokens: np.ndarray, threads: int) -> list[tuple[int, int]]:
+        """[start, stop) of whole sentences with about as many tokens as are scored together."""
+        size = min(BLOCK_TOKENS, BLOCK_BYTES // (4 * max(1, self.shape["hidden"])), -(-len(tokens) // threads))
+        begins = np.flatnonzero(tokens == BEGIN)
+        chosen = begins[np.searchsorted(begins, np.arange(0, len(tokens), max(1, size)), "right") - 1]
+        return list(pairwise([*np.unique(chosen).tolist(), len(tokens)]))
+
+    def _states(self, tokens: np.ndarray) -> np.ndarray:
+        """The hidden state before each token of whole sentences; 0 before `<S>`. (tokens, hidden)"""
         if self.layer is None:
-            return np.zeros((int(lengths.sum()), 0), np.float32)
-        return self.layer.run(tokens, begins, lengths)
+            return np.zeros((len(tokens), 0), np.float32)
+        begins = np.flatnonzero(tokens == BEGIN)
+        return self.layer.run(tokens, begins, np.diff(np.append(begins, len(tokens))))
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         tokens = np.append(context, END).astype(np.uint32)
-        states = self._states(tokens, np.array([0]), np.array([len(tokens)]))
-        return self.output.distribution(tokens[:-1], states[-1])
+        return self.output.distribution(tokens[:-1], self._states(tokens)[-1])
 
     # -- word by word
 
@@ -167,8 +165,7 @@ class NeuralModel(LanguageModel):
         ids = np.atleast_2d(self._candidates(states, words))
         if not len(states) or not ids.shape[1]:
             return np.empty((len(states), ids.shape[1]))
-        with threadpool_limits(1, "blas"):
-            p = self.output.candidates(self._states_of.ids(states), self._states_of.hidden(states), ids)
+        p = self.output.candidates(self._states_of.ids(states), self._states_of.hidden(states), ids)
         p[np.broadcast_to((ids == BEGIN) | (ids == self.vocabulary.never_a_target), p.shape)] = 0
         with np.errstate(divide="ignore"):
             return np.where(p > 0, np.log10(p), np.nan)
@@ -177,8 +174,7 @@ class NeuralModel(LanguageModel):
         ids = np.atleast_2d(self._candidates(states, words))
         chosen = self._chosen(chosen, len(states) * ids.shape[1])
         rows, columns = np.divmod(chosen, max(1, ids.shape[1]))
-        with threadpool_limits(1, "blas"):
-            return self._states_of.follow(states[rows], ids[0 if len(ids) == 1 else rows, columns])
+        return self._states_of.follow(states[rows], ids[0 if len(ids) == 1 else rows, columns])
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = super()._candidates(states, words)

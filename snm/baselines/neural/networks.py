@@ -107,7 +107,7 @@ class Network(nn.Module):
                 in_rows = np.empty_like(logs)
                 in_rows[two.places.cpu().numpy()] = logs
                 self.biases.copy_(self._tensor(in_rows))
-                sums = np.logaddexp.reduceat(in_rows, two.starts.cpu().numpy())
+                sums = np.logaddexp.reduceat(in_rows, two.first_rows)
                 self.class_vectors[:, -1] = self._tensor(sums)
             else:
                 self.biases.copy_(self._tensor(logs))
@@ -126,7 +126,7 @@ class Network(nn.Module):
 
     def _look_up(self, words: Tensor) -> Tensor:
         if self.shape.softmax == "classes":
-            return F.embedding(self.two_level.places[words], self.vectors[0])
+            return F.embedding(self.two_level.places[words], self.vectors[0], sparse=self.two_level.sparse)
         found = []
         for part, (a, b) in zip(self.vectors, self.shape.bounds, strict=True):
             # words of other parts are spread over this one: on a single row, adding up its gradient would be slow

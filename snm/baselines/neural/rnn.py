@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ from snm.baselines.neural.classes import WordClasses
 from snm.baselines.neural.hsme import TreeOutput
 from snm.baselines.neural.layer import RecurrentLayer, word_vectors
 from snm.baselines.neural.model import NeuralModel, Output
-from snm.baselines.neural.products import log_softmax, product, tiles
+from snm.baselines.neural.products import Rows, Weights, log_softmax
 from snm.kernels import two_level as kernels
+from snm.kernels.products import BLOCK, OUTPUTS
 from snm.layouts.tokens import BEGIN
 
 
@@ -35,65 +38,74 @@ class SoftmaxOutput:
 
     def __init__(self, shape: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         self.vectors, self.edges = word_vectors(arrays)
-        self.projection = np.ascontiguousarray(arrays["projection"].T)
-        self.biases, parts = arrays["biases"], arrays["parts"]
-        self.head = np.concatenate([self.vectors[0], parts[:, :-1]]).T.copy()
-        self.head_bias = np.concatenate([self.biases[: self.edges[1]], parts[:, -1]])
-        self.head_bias[[BEGIN, shape["never_a_target"]]] = -np.inf
+        self.arrays, self.never_targets = arrays, [BEGIN, shape["never_a_target"]]
+
+    @cached_property
+    def _projection(self) -> Weights:
+        return Weights(self.arrays["projection"])
+
+    @cached_property
+    def _parts(self) -> list[Weights]:
+        """The weights of the head and of each tail."""
+        biases, parts = self.arrays["biases"], self.arrays["parts"]
+        head_biases = np.concatenate([biases[: self.edges[1]], parts[:, -1]])
+        head_biases[self.never_targets] = -np.inf
+        head = Weights(np.concatenate([self.vectors[0], parts[:, :-1]]), head_biases)
+        edges = pairwise(self.edges[1:])
+        return [head, *(Weights(v, biases[a:b]) for v, (a, b) in zip(self.vectors[1:], edges, strict=True))]
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
         out = np.empty(len(tokens), np.float64)
-        z = product(states, self.projection)
         part_of = np.searchsorted(self.edges, tokens, "right") - 1
         columns = np.where(part_of > 0, self.edges[1] + part_of - 1, tokens)
-        for rows in tiles(np.arange(len(tokens))):
-            out[rows] = log_softmax(self._head(z[rows]), columns[rows])
+        for rows in _tiles(np.arange(len(tokens))):
+            z = self._z(states[rows])
+            out[rows] = log_softmax(self._parts[0].products(z), columns[rows])
         for i in range(1, len(self.vectors)):
-            for rows in tiles(np.flatnonzero(part_of == i)):
-                out[rows] += log_softmax(self._tail(i, z[rows]), tokens[rows] - self.edges[i])
+            for rows in _tiles(np.flatnonzero(part_of == i)):
+                scores = self._parts[i].products(self._z(states[rows]))
+                out[rows] += log_softmax(scores, tokens[rows] - self.edges[i])
         return np.exp(out)
 
-    def _head(self, z: np.ndarray) -> np.ndarray:
-        """Scores of the frequent words, then of the tails. (rows, words + tails)"""
-        scores: np.ndarray = product(z, self.head) + self.head_bias
-        return scores
-
-    def _tail(self, i: int, z: np.ndarray) -> np.ndarray:
-        scores: np.ndarray = product(z, self.vectors[i].T) + self.biases[self.edges[i] : self.edges[i + 1]]
-        return scores
+    def _z(self, states: np.ndarray) -> Rows:
+        return Rows.of(self._projection.products(states))
 
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
-        z = product(state[None], self.projection)
-        head = log_softmax(self._head(z))[0]
+        z = self._z(state[None])
+        head, *tails = (log_softmax(part.products(z))[0] for part in self._parts)
         first = self.edges[1]
-        tails = [head[first + i - 1] + log_softmax(self._tail(i, z))[0] for i in range(1, len(self.vectors))]
-        p: np.ndarray = np.exp(np.concatenate([head[:first], *tails]))
+        p: np.ndarray = np.exp(np.concatenate([head[:first], *(head[first + i] + t for i, t in enumerate(tails))]))
         return p
 
     def candidates(self, words: np.ndarray, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
         out = np.empty((len(states), ids.shape[1]), np.float64)
-        for rows in tiles(np.arange(len(states))):
+        for rows in _tiles(np.arange(len(states))):
             out[rows] = self._candidates(states[rows], ids if len(ids) == 1 else ids[rows])
         return np.exp(out)
 
     def _candidates(self, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """log P of words after at most ROWS_PER_PRODUCT states; only the parts that the words are in are computed."""
-        z = product(states, self.projection)
+        """log P of words after some states; only the parts that the words are in are computed."""
+        z = self._z(states)
         ids = np.broadcast_to(ids, (len(states), ids.shape[1]))
         part_of = np.searchsorted(self.edges, ids, "right") - 1
         columns = np.where(part_of > 0, self.edges[1] + part_of - 1, ids)
-        logs: np.ndarray = np.take_along_axis(log_softmax(self._head(z)), columns, axis=1)
+        logs: np.ndarray = np.take_along_axis(log_softmax(self._parts[0].products(z)), columns, axis=1)
         for i in range(1, len(self.vectors)):
             here = part_of == i
             rows = np.flatnonzero(here.any(axis=1))
             if len(rows):
-                tail = log_softmax(self._tail(i, z[rows]))
+                tail = log_softmax(self._parts[i].products(Rows(z.numbers[rows], z.scales[rows])))
                 inside = np.where(here[rows], ids[rows].astype(np.int64) - self.edges[i], 0)
                 logs[rows] += np.where(here[rows], np.take_along_axis(tail, inside, axis=1), 0)
         return logs
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         yield from ()
+
+
+def _tiles(rows: np.ndarray) -> Iterator[np.ndarray]:
+    for i in range(0, len(rows), BLOCK):
+        yield rows[i : i + BLOCK]
 
 
 class ClassesOutput:
@@ -103,52 +115,77 @@ class ClassesOutput:
         self.grouping = classes = WordClasses(arrays["places"], arrays["class_starts"])
         if not classes.is_whole():
             raise ValueError("a word has no class, or several")
-        self.vectors, self.biases = arrays["vectors.0"], arrays["biases"]
-        self.projection = np.ascontiguousarray(arrays["projection"].T)
-        self.class_vectors = arrays["class_vectors"][:, :-1].T.copy()
-        self.class_biases = arrays["class_vectors"][:, -1].copy()
-        self.class_biases[classes.banned([BEGIN, shape["never_a_target"]])] = -np.inf
+        self.arrays = arrays
+        self.banned = classes.banned([BEGIN, shape["never_a_target"]])
         self.class_of_row = classes.class_of_rows()
-        self._largest = int(np.diff(classes.starts).max())
+        sizes = np.diff(classes.starts)
+        self._tiles_of = np.where(sizes > 1, -(-sizes // OUTPUTS), 0)  # of each class
+        self._tiles = np.append(0, np.cumsum(self._tiles_of))
+
+    @cached_property
+    def _projection(self) -> Weights:
+        return Weights(self.arrays["projection"])
+
+    @cached_property
+    def _classes(self) -> Weights:
+        vectors, biases = self.arrays["class_vectors"][:, :-1], self.arrays["class_vectors"][:, -1].copy()
+        biases[self.banned] = -np.inf
+        return Weights(vectors, biases)
+
+    @cached_property
+    def _words(self) -> Weights:
+        """The words of every class that has several, each class in tiles of its own."""
+        starts = self.grouping.starts[:-1]
+        first = np.repeat(starts - OUTPUTS * self._tiles[:-1], OUTPUTS * self._tiles_of)
+        rows, ends = np.arange(len(first)) + first, np.repeat(self.grouping.starts[1:], OUTPUTS * self._tiles_of)
+        return Weights(self.arrays["vectors.0"], self.arrays["biases"], np.where(rows < ends, rows, -1))
 
     def score(self, tokens: np.ndarray, states: np.ndarray) -> np.ndarray:
-        out = np.empty(len(tokens), np.float64)
-        z, rows = product(states, self.projection), self.grouping.places[tokens]
-        classes = self.class_of_row[rows]
-        for tile in tiles(np.arange(len(tokens))):
-            out[tile] = log_softmax(self._classes(z[tile]), classes[tile])
-        order = np.argsort(classes, kind="stable")  # the words of a class stay in the processor's cache
-        inner = np.zeros(len(order), np.float64)
-        kernels.score_rows(
-            z[order], rows[order], classes[order], self.grouping.starts, self.vectors, self.biases, self._scratch(),
-            inner,
-        )  # fmt: skip
-        out[order] += inner
-        return np.exp(out)
+        z, rows = self._z(states), self.grouping.places[tokens]
+        out: np.ndarray = self._score_classes(z, self.class_of_row[rows][:, None])[:, 0]
+        self._add_words(z, np.arange(len(tokens)), rows, out)
+        np.exp(out, out=out)
+        return out
 
     def candidates(self, words: np.ndarray, states: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        z, out = product(states, self.projection), np.empty((len(states), ids.shape[1]), np.float64)
-        logs = np.concatenate([log_softmax(self._classes(z[tile])) for tile in tiles(np.arange(len(states)))])
-        kernels.score_candidates(
-            z, np.ascontiguousarray(self.grouping.places[ids]), self.class_of_row, logs, self.grouping.starts,
-            self.vectors, self.biases, self._scratch(), out,
+        z, rows = self._z(states), self.grouping.places[np.broadcast_to(ids, (len(states), ids.shape[1]))]
+        out: np.ndarray = self._score_classes(z, self.class_of_row[rows]).ravel()
+        self._add_words(z, np.repeat(np.arange(len(states)), ids.shape[1]), rows.ravel(), out)
+        np.exp(out, out=out)
+        return out.reshape(rows.shape)
+
+    def _score_classes(self, z: Rows, classes: np.ndarray) -> np.ndarray:
+        """log P of classes after each state. (1 or n, m) to (n, m)"""
+        out = np.empty((len(z.numbers), classes.shape[1]), np.float64)
+        kernels.score_classes(*z, *self._classes.arrays, classes, out)
+        return out
+
+    def _z(self, states: np.ndarray) -> Rows:
+        """The vectors whose products with words' vectors are scores."""
+        return Rows.of(self._projection.products(states))
+
+    def _add_words(self, z: Rows, states: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+        """Add log P of words within their classes. rows: of the words; states: the row of z of each event."""
+        classes = self.class_of_row[rows]
+        order = np.argsort(classes, kind="stable")  # the weights of a class are shared by its events
+        inner = np.zeros(len(order), np.float64)
+        within = rows[order] - self.grouping.starts[classes[order]]
+        kernels.score_words(
+            *z, states[order], classes[order], within, self._tiles, *self._words.arrays, inner
         )  # fmt: skip
-        return np.exp(out)
-
-    def _classes(self, z: np.ndarray) -> np.ndarray:
-        scores: np.ndarray = product(z, self.class_vectors) + self.class_biases
-        return scores
-
-    def _scratch(self) -> np.ndarray:
-        return np.empty(self._largest, np.float32)
+        out[order] += inner
 
     def distribution(self, context: np.ndarray, state: np.ndarray) -> np.ndarray:
-        z, starts = product(state[None], self.projection), self.grouping.starts[:-1]
-        scores = (self.vectors @ z[0] + self.biases).astype(np.float64)
-        scores -= np.maximum.reduceat(scores, starts)[self.class_of_row]
-        powers = np.exp(scores)
-        powers *= (np.exp(log_softmax(self._classes(z))[0]) / np.add.reduceat(powers, starts))[self.class_of_row]
-        p: np.ndarray = powers[self.grouping.places]
+        z, sizes = self._z(state[None]), np.diff(self.grouping.starts)
+        of_classes = np.exp(self._score_classes(z, np.arange(len(sizes))[None])[0])
+        in_rows = np.repeat(of_classes, sizes)
+        scores, starts = self._words.padded(z)[0].astype(np.float64), OUTPUTS * self._tiles[:-1][sizes > 1]
+        if len(starts):
+            scores -= np.repeat(np.maximum.reduceat(scores, starts), OUTPUTS * self._tiles_of[sizes > 1])
+            powers = np.exp(scores)
+            powers /= np.repeat(np.add.reduceat(powers, starts), OUTPUTS * self._tiles_of[sizes > 1])
+            in_rows[np.repeat(sizes > 1, sizes)] *= powers[~np.isneginf(scores)]
+        p: np.ndarray = in_rows[self.grouping.places]
         return p
 
     def faults(self) -> Iterator[tuple[bool, str]]:

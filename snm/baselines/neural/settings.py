@@ -20,7 +20,7 @@ class NetworkSettings:
 
     cell: str | None = None  # rnn or lstm; by default rnn, in a hybrid lstm
     hidden: int = 256  # units
-    softmax: str | None = None  # tree, with n-gram features (default of rnn and hsme), adaptive (lstm), classes
+    softmax: str | None = None  # tree, with n-gram features (of rnn, hsme), adaptive (of lstm), classes (of hybrid)
     passes: int | None = None
     rate: float | None = None
     batch: int | None = None  # events
@@ -48,7 +48,8 @@ class NetworkSettings:
     def output_of(self, model: str) -> str:
         if model == "hsme":
             return "tree"
-        return self.softmax or {"rnn": "tree", "lstm": "adaptive"}[self.cell_of(model)]
+        usual = "classes" if model == "hybrid" else {"rnn": "tree", "lstm": "adaptive"}[self.cell_of(model)]
+        return self.softmax or usual
 
 
 def require_torch() -> None:

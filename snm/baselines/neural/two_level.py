@@ -19,8 +19,18 @@ class TwoLevel:
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array.astype(np.int64)).to(device)
 
-        self.places, self.starts = tensor(classes.places), tensor(classes.starts[:-1])
-        self.sizes, self.class_of_row = tensor(np.diff(classes.starts)), tensor(classes.class_of_rows())
+        self.sparse = device.type == "cpu"  # gradients of looked up vectors; a GPU is faster with dense ones
+        self.places = tensor(classes.places)
+        self.class_of_row = tensor(classes.class_of_rows())
+        self.first_rows = classes.starts[:-1]  # of each class
+        sizes = np.diff(classes.starts)
+        widths = np.searchsorted(SIZES, sizes)  # classes of about one size are multiplied together
+        order = np.argsort(widths, kind="stable")
+        self.rank = tensor(np.argsort(order))  # of each class, if they are ordered by width
+        self.starts, self.sizes, self.widths = (
+            tensor(classes.starts[:-1][order]),
+            *map(tensor, (sizes[order], widths[order])),
+        )
         self.banned = torch.zeros(len(classes), device=device)
         self.banned[tensor(classes.banned(never_targets))] = -torch.inf
 
@@ -31,35 +41,36 @@ class TwoLevel:
         classes = self.class_of_row[rows]
         scores = F.linear(z, class_vectors[:, :-1], class_vectors[:, -1]).float() + self.banned
         loss = F.cross_entropy(scores, torch.where(known, classes, -100), reduction="none")
-        inner = torch.nonzero(known & (self.sizes[classes] > 1))[:, 0]
+        ranks = self.rank[classes]
+        inner = torch.nonzero(known & (self.sizes[ranks] > 1))[:, 0]
         if not len(inner):
             return loss
-        inner = inner[torch.argsort(classes[inner], stable=True)]
-        return loss.index_add(0, inner, self._inner(z[inner], rows[inner], classes[inner], vectors, biases))
+        inner = inner[torch.argsort(ranks[inner], stable=True)]
+        return loss.index_add(0, inner, self._inner(z[inner], rows[inner], ranks[inner], vectors, biases))
 
-    def _inner(self, z: Tensor, rows: Tensor, classes: Tensor, vectors: Tensor, biases: Tensor) -> Tensor:
-        """-log P of rows within their classes, of events sorted by class. (events,)"""
-        counts = torch.bincount(classes, minlength=len(self.sizes))
+    def _inner(self, z: Tensor, rows: Tensor, ranks: Tensor, vectors: Tensor, biases: Tensor) -> Tensor:
+        """-log P of rows within their classes, of events sorted by the ranks of these. (events,)"""
+        counts = torch.bincount(ranks, minlength=len(self.sizes))
         blocks = -(-counts // EVENTS)  # of each class
         first = torch.cumsum(counts, 0) - counts
-        within = torch.arange(len(classes), device=z.device) - first[classes]
-        block = (torch.cumsum(blocks, 0) - blocks)[classes] + within // EVENTS
-        class_of_block = torch.repeat_interleave(torch.arange(len(blocks), device=z.device), blocks)
-        own = z.new_zeros(len(class_of_block), EVENTS, z.shape[1]).index_put((block, within % EVENTS), z)
-        sums = torch.zeros(own.shape[:2], device=z.device)
-        sizes = self.sizes[class_of_block]
-        for low, high in zip((1, *SIZES), SIZES, strict=False):
-            chosen = torch.nonzero((sizes > low) & (sizes <= high))[:, 0]
-            if len(chosen):
-                found = self._sums(own[chosen], class_of_block[chosen], high, vectors, biases)
-                sums = sums.index_copy(0, chosen, found)
-        of_targets = (z * F.embedding(rows, vectors)).sum(1).float() + biases[rows]
-        return sums[block, within % EVENTS] - of_targets
-
-    def _sums(self, z: Tensor, classes: Tensor, width: int, vectors: Tensor, biases: Tensor) -> Tensor:
-        """Log of the summed exponentials over the words of each block's class. (blocks, EVENTS)"""
-        column = torch.arange(width, device=z.device)
-        rows = (self.starts[classes][:, None] + column).clamp(max=len(biases) - 1)
-        scores = torch.matmul(z, F.embedding(rows, vectors).transpose(1, 2)).float() + biases[rows][:, None]
-        beyond = (column >= self.sizes[classes][:, None])[:, None]
-        return torch.logsumexp(scores.masked_fill(beyond, -torch.inf), 2)
+        within = torch.arange(len(ranks), device=z.device) - first[ranks]
+        block = (torch.cumsum(blocks, 0) - blocks)[ranks] + within // EVENTS
+        rank_of_block = torch.repeat_interleave(torch.arange(len(blocks), device=z.device), blocks)
+        of_width = torch.bincount(self.widths[rank_of_block], minlength=len(SIZES)).tolist()
+        own = z.new_zeros(len(rank_of_block), EVENTS, z.shape[1]).index_put((block, within % EVENTS), z)
+        wanted = [
+            (self.starts[part][:, None] + torch.arange(width, device=z.device)).clamp(max=len(biases) - 1)
+            for part, width in zip(rank_of_block.split(of_width), SIZES, strict=True)
+        ]
+        # one look-up for all: each would have a gradient of all words
+        found = F.embedding(torch.cat([rows, *(w.reshape(-1) for w in wanted)]), vectors, sparse=self.sparse)
+        of_targets, *parts = found.split([len(rows), *(w.numel() for w in wanted)])
+        sums = []
+        for own_part, ranks_part, in_class, part in zip(
+            own.split(of_width), rank_of_block.split(of_width), wanted, parts, strict=True
+        ):
+            scores = torch.matmul(own_part, part.view(*in_class.shape, z.shape[1]).transpose(1, 2)).float()
+            scores = scores + biases[in_class][:, None]
+            beyond = torch.arange(in_class.shape[1], device=z.device) >= self.sizes[ranks_part][:, None]
+            sums.append(torch.logsumexp(scores.masked_fill(beyond[:, None], -torch.inf), 2))
+        return torch.cat(sums)[block, within % EVENTS] - (z * of_targets).sum(1).float() - biases[rows]
