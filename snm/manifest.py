@@ -15,6 +15,7 @@ from snm import storage
 from snm.arguments import shown
 from snm.errors import FormatError
 from snm.features.extraction import Extractor
+from snm.layouts.matrix import MARK_BITS
 from snm.text.spelling import MAX_ORDER, Spelling, thinned
 from snm.text.tokenizers import Tokenizer, describe_tokenizer, read_tokenizer
 from snm.text.vocabulary import Vocabulary
@@ -47,7 +48,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "snm": {
         **_ROWS,
         "pages": {
-            "bits": range(1, 64), "code_bytes": range(1, 3), "single_types": [SIZE], "unigram_code": range(256),
+            "bits": range(1, 65 - MARK_BITS), "code_bytes": range(1, 3), "single_types": [SIZE], "unigram_code": range(256),
         },
         "training": {"prune": SIZE},
         "gate": (None, {"units": SIZE}),
@@ -125,8 +126,8 @@ def read_vocabulary(path: Path, manifest: dict[str, Any]) -> Vocabulary:
     tokenizer = tokenizer_of(path, manifest)
     try:
         return Vocabulary.read(file, expected["words"], expected["closed"], expected["document"], tokenizer)
-    except OSError as error:
-        raise FormatError(f"cannot read {file}: {error.strerror}") from error
+    except FormatError:
+        raise
     except ValueError as error:
         raise FormatError(f"{file} is damaged ({error}); restore or rebuild the model") from error
 
@@ -180,10 +181,7 @@ def read_spelling(path: Path, manifest: dict[str, Any]) -> Spelling | None:
     if described is None:
         return None
     _check(path, manifest, {"spelling": SPELLING_ENTRY}, storage.MODEL.remedy)
-    try:
-        words = (path / SPELLING).read_bytes()
-    except OSError as error:
-        raise FormatError(f"cannot read {path / SPELLING}: {error.strerror}") from error
+    words = storage.read_file(path / SPELLING)
     if words.count(b"\n") != described["words"] or not words.endswith(b"\n") or not 0 <= described["known"] < 1:
         raise FormatError(
             f"{path / SPELLING} has {words.count(10):,} words, of known probability {described['known']}; expected "

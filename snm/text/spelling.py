@@ -15,6 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from snm.arguments import shown
+from snm.errors import FormatError
 from snm.kernels import spelling as spelling_kernels
 from snm.kernels import text as text_kernels
 from snm.kernels.spelling import BOUNDARY
@@ -133,6 +135,13 @@ class Spelling:
     @cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
         """(codes, ln P, ln backoff, ln P of a byte that was never seen, ln P that a word has any bytes)"""
+        try:
+            with np.errstate(all="ignore"):
+                return self._learned()
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise FormatError(f"the spelling model is damaged ({shown(error)}); restore or rebuild the model") from error
+
+    def _learned(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
         grams = estimate(self.words, self.order)
         codes, p = _coded([g.keys for g in grams], 1), np.concatenate([g.p for g in grams])
         contexts = _coded([g.contexts for g in grams[1:]], 1)

@@ -35,6 +35,7 @@ NAMES = {BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
 LINES_PER_WRITE = 1 << 16
 MAX_DIGITS = 18  # of a number of n-grams
 LOG_ZERO = -99.0  # log10 of probability 0, by convention
+MAX_BACKOFF = 38.0  # log10: the weight is a float32
 
 
 @dataclass
@@ -187,12 +188,13 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                 raise FormatError(f"{path}: a word is there twice among the 1-grams; expected each once")
             if length == 1:
                 lines.table = plain_table("".join(f"{word}\n" for word in ids).encode())
-            wrong = np.flatnonzero(~((values[:n, 0] <= 0) & np.isfinite(values[:n]).all(axis=1)))
+            fine = (values[:n, 0] <= 0) & (values[:n, 0] > -np.inf) & (values[:n, 1] <= MAX_BACKOFF) & (values[:n, 1] > -np.inf)
+            wrong = np.flatnonzero(~fine)
             if len(wrong):
                 numbers = values[wrong[0]].tolist()
                 raise FormatError(
                     f"{path}, {length}-gram {wrong[0] + 1:,} has the log10 probability and backoff {numbers}; expected "
-                    f"finite numbers, the first not above 0"
+                    f"finite numbers, the first not above 0, the other not above {MAX_BACKOFF:.0f}"
                 )
             read.append(Level(words[:n], values[:n, 0], values[:n, 1]))
         end = next((line.strip() for line in lines if line.strip()), "the end of the file")

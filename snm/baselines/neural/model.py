@@ -37,6 +37,8 @@ def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str
         gates = {"rnn": 1, "lstm": 4}[shape["cell"]] * hidden
         if sum(parts) != words or list(vectors) != [f"vectors.{i}" for i in range(len(parts))]:
             raise ValueError(f"vectors of {sum(parts)} words; expected {words}")
+        if min(parts) < 1 or (len(parts) > 1 and shape["softmax"] != "adaptive"):
+            raise ValueError(f"the vocabulary has parts of {parts} words")
         made = {
             **{name: [n, embedding] for name, n in zip(vectors, parts, strict=True)},
             "layer.weight_ih_l0": [gates, embedding], "layer.weight_hh_l0": [gates, hidden],
@@ -52,10 +54,20 @@ def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str
             "projection": [embedding, hidden], "biases": [words], "class_vectors": [classes, embedding + 1],
             "places": [words], "class_starts": [classes + 1],
         }  # fmt: skip
+    if shape["order"] and (shape["slots"] < 2 or shape["slots"] & (shape["slots"] - 1)):
+        raise ValueError(f"{shape['slots']} slots; expected a power of two")
     nodes = words - len({BEGIN, shape["never_a_target"]}) - 1
     made |= {"word_up": [words], "node_up": [nodes], "starts": [nodes]}
     made |= {"table": [shape["slots"]], "scales": [shape["order"]]}
     return made | ({"nodes": [nodes, hidden]} if hidden else {})
+
+
+def any_numbers() -> np.errstate:
+    """A context for what may compute with the numbers of a stranger's file, without NumPy's warnings.
+
+    They are not read on opening: there are too many. What they make is checked, see `LanguageModel.probabilities`.
+    """
+    return np.errstate(all="ignore")
 
 
 class Output(Protocol):
@@ -85,7 +97,7 @@ class NeuralModel(LanguageModel):
     def __init__(self, path: str | Path) -> None:
         self.path, self.device = Path(path), "cpu"
         self.manifest = manifest.read(self.path)
-        with manifest.opening(self.path):
+        with manifest.opening(self.path), any_numbers():
             self._open()
 
     def _open(self) -> None:
@@ -122,8 +134,9 @@ class NeuralModel(LanguageModel):
         def work(group: np.ndarray) -> None:
             firsts = np.cumsum(lengths[group]) - lengths[group]
             positions = np.arange(lengths[group].sum()) + np.repeat(begins[group] - firsts, lengths[group])
-            states = self._states(tokens, begins[group], lengths[group])
-            out[positions] = self.output.score(tokens[positions], states)
+            with any_numbers():
+                states = self._states(tokens, begins[group], lengths[group])
+                out[positions] = self.output.score(tokens[positions], states)
 
         with threadpool_limits(1, "blas"):  # threads are over groups of sentences
             parallel.run(work, groups, threads)
@@ -137,8 +150,9 @@ class NeuralModel(LanguageModel):
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         tokens = np.append(context, END).astype(np.uint32)
-        states = self._states(tokens, np.array([0]), np.array([len(tokens)]))
-        return self.output.distribution(tokens[:-1], states[-1])
+        with any_numbers():
+            states = self._states(tokens, np.array([0]), np.array([len(tokens)]))
+            return self.output.distribution(tokens[:-1], states[-1])
 
     # -- word by word
 
@@ -167,17 +181,17 @@ class NeuralModel(LanguageModel):
         ids = np.atleast_2d(self._candidates(states, words))
         if not len(states) or not ids.shape[1]:
             return np.empty((len(states), ids.shape[1]))
-        with threadpool_limits(1, "blas"):
+        with threadpool_limits(1, "blas"), any_numbers():
             p = self.output.candidates(self._states_of.ids(states), self._states_of.hidden(states), ids)
         p[np.broadcast_to((ids == BEGIN) | (ids == self.vocabulary.never_a_target), p.shape)] = 0
-        with np.errstate(divide="ignore"):
+        with any_numbers():
             return np.where(p > 0, np.log10(p), np.nan)
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
         ids = np.atleast_2d(self._candidates(states, words))
         chosen = self._chosen(chosen, len(states) * ids.shape[1])
         rows, columns = np.divmod(chosen, max(1, ids.shape[1]))
-        with threadpool_limits(1, "blas"):
+        with threadpool_limits(1, "blas"), any_numbers():
             return self._states_of.follow(states[rows], ids[0 if len(ids) == 1 else rows, columns])
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
