@@ -53,7 +53,9 @@ ENTRIES: dict[str, dict[str, Any]] = {
         "training": {"prune": SIZE},
         "gate": (None, {"units": SIZE}),
     },
-    "backoff": {**_ROWS, "index": {"low": range(1 << 64), "shift": range(64)}},
+    "backoff": {
+        **_ROWS, "index": {"low": range(1 << 64), "shift": range(64)}, "text": {"tokens": SIZE, "oov": SIZE},
+    },
     "hsme": _NETWORK,
     "rnn": _NETWORK,
     "mixture": {"members": [str], "weights": [float], "links": SIZE},

@@ -190,6 +190,7 @@ class SourcesModel(LanguageModel):
             y: np.ndarray = scale[offset] * member.matrix.unigrams.astype(np.float64)
             for q in np.flatnonzero(found.row_sum[offset + 1 : offset + len(keys), 0] > 0) + 1:
                 targets, weights = matrix_kernels.read_row(q, keys[q, 0], member.matrix)
+                member.model.check_ids(targets)
                 y[targets] += scale[offset + q] * weights
             total += y if member.words.same else y[member.words.ids] * member.words.scale
         for offset, other in zip(self._offsets[len(self.members) :], self.others, strict=False):

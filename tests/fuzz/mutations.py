@@ -65,7 +65,7 @@ def mutate(random: Random, files: dict[str, bytes], others: list[dict[str, bytes
     made, changes = Mutant(dict(files), []), random.choice((1, 1, 1, 2, 3))
     while len(made.done) < changes:
         change = random.choices([c for c, _ in CHANGES], [weight for _, weight in CHANGES])[0]
-        with suppress(LookupError, TypeError, ValueError):  # there is no such file, or it is empty or damaged already
+        with suppress(AttributeError, LookupError, RecursionError, TypeError, ValueError):  # damaged already, or empty
             change(random, made, others)
     if random.random() < 0.9:
         reseal(made.files)

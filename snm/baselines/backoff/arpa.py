@@ -52,7 +52,7 @@ def levels(model: BackoffModel) -> Iterator[Level]:
     order = model.extractor.n_templates
     targets, p = model.row(0)
     words = np.concatenate([[BEGIN], targets]).astype(np.uint32)[:, None]
-    logs = np.concatenate([[LOG_ZERO], np.log10(p)])
+    logs = np.concatenate([[LOG_ZERO], _log10(p)])
     for length in range(1, order + 1):
         rows = model.rows_of(words) if length < order else np.full(len(words), -1)
         weights = model.backoffs[np.maximum(rows, 0)].astype(np.float64)
@@ -62,7 +62,13 @@ def levels(model: BackoffModel) -> Iterator[Level]:
         starts, lengths = model.offsets[rows[known]], np.diff(model.offsets)[rows[known]]
         links = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
         words = np.column_stack([np.repeat(words[known], lengths, axis=0), model.targets[links]])
-        logs = np.log10(model.link_probabilities[links].astype(np.float64))
+        logs = _log10(model.link_probabilities[links])
+
+
+def _log10(p: np.ndarray) -> np.ndarray:
+    """log10 of probabilities, that of 0 by convention."""
+    logs: np.ndarray = np.log10(np.maximum(p.astype(np.float64), 10.0**LOG_ZERO))
+    return logs
 
 
 def write_arpa(model: BackoffModel, stream: IO[str], advance: Advance = ignore) -> None:

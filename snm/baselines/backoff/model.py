@@ -105,16 +105,19 @@ class BackoffModel(RowModel):
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         p = np.zeros(len(self.vocabulary), np.float64)
-        for row in self._find(self._keys(context))[0]:
-            if row >= 0:
-                targets, probabilities = self.row(row)
-                p *= self.backoffs[row]
-                p[targets] = probabilities
+        with np.errstate(all="ignore"):  # `distribution` refuses what is no number
+            for row in self._find(self._keys(context))[0]:
+                if row >= 0:
+                    targets, probabilities = self.row(row)
+                    p *= self.backoffs[row]
+                    p[targets] = probabilities
         return p
 
     def structure_faults(self) -> Iterator[tuple[bool, str]]:
         features, offsets, targets = self.index.features, self.offsets, self.targets
         yield not _is_increasing(features), "feature keys are not in order"
+        known = all((self.layout.type_of(features[part]) < len(self.spec.types)).all() for part in _parts(features))
+        yield not known, "a key is of no type of the features"
         unordered = offsets[0] != 0 or offsets[-1] != len(targets) or not _is_increasing(offsets, equal=True)
         yield bool(unordered), "the rows' offsets are not in order"
         yield any(self._has_unordered_rows(part) for part in _parts(features)), "the links of a row are not in order"

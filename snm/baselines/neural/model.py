@@ -166,7 +166,8 @@ class NeuralModel(LanguageModel):
         return self._states_of.width
 
     def start(self) -> bytes:
-        return self._states_of.start().tobytes()
+        with any_numbers():
+            return self._states_of.start().tobytes()
 
     def null_state(self) -> bytes:
         """The state before any word, not even `<S>`."""
@@ -175,7 +176,8 @@ class NeuralModel(LanguageModel):
     def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
         states, ids = self.state_array([state]), np.array([[self._id_of(word)]], IDS)
         score = float(self.expand(states, ids)[0, 0])
-        return score, self._states_of.follow(states, ids[0]).tobytes()
+        with any_numbers():
+            return score, self._states_of.follow(states, ids[0]).tobytes()
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = np.atleast_2d(self._candidates(states, words))
