@@ -608,13 +608,13 @@ def read_manifest(path: Path, kind: FolderKind = MODEL) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(data.decode())
         found = manifest["format"], manifest["version"]
+        _check_format(path, found, kind)
         _check_seal(file, data, manifest, kind.remedy)
         files = {name: int(entry["bytes"]) for name, entry in manifest["files"].items()}
     except FormatError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise FormatError(f"{file} is damaged ({shown(error)}); {kind.remedy}") from error
-    _check_format(path, found, kind)
     for name, expected in files.items():
         if not is_plain_name(name):
             raise FormatError(f"{file} is damaged: it lists the file {shown(name)}; expected files of its folder")

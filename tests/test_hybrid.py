@@ -16,6 +16,7 @@ from snm.gate.events import gate_events
 from snm.scoring.hybrid import HybridModel
 from snm.scoring.members import events_of
 from snm.settings import HYBRIDS, Settings
+from snm.storage import sealed
 from snm.text.encoding import encode_lines
 from tests.conftest import SMALL_SKIPS
 from tests.test_cli import fails, ok
@@ -182,7 +183,7 @@ def test_bad_input(parts: list[Path], tmp_path: Path, mixed: HybridModel) -> Non
             snm.mix_gated([parts[0], cached], iter(farm(30, 1)), tmp_path / "d")
     manifest = json.loads((one.path / "manifest.json").read_text())
     manifest["members"] = ["member0", "member2"]
-    (one.path / "manifest.json").write_text(json.dumps(manifest))
+    (one.path / "manifest.json").write_bytes(sealed(manifest))
     with pytest.raises(FormatError):
         snm.load(one.path)
 

@@ -327,8 +327,10 @@ def read_row(q, key, matrix):
 def first_invalid_page(matrix, single_types, words):
     """The first page with a row whose targets are not increasing word ids, or whose stored sum is wrong; -1 for none.
 
-    `single_types`: whether `singles` has the weights of features seen once.
+    `single_types`: whether `singles` has the weights of features seen once. Long rows together have no more links than
+    there are: so whatever reads all rows takes time and memory in proportion to the arrays.
     """
+    long_links = np.int64(0)
     for page in range(len(matrix.starts) - 1):
         at, end = np.int64(matrix.starts[page]), np.int64(matrix.starts[page + 1])
         if at == end:
@@ -344,6 +346,10 @@ def first_invalid_page(matrix, single_types, words):
                     return page
                 continue
             record = tail + entry - INLINE
+            if record + LONG_BYTES <= end and matrix.data[record + 1] & LONG:
+                long_links += np.int64(read_u4(matrix.data, record + 2))
+                if long_links > len(matrix.long_links):
+                    return page
             if not is_valid_record(record, end, matrix, single_types, words):
                 return page
     return -1

@@ -263,7 +263,7 @@ def group_items(records, matrix, lists):
     for i in range(len(records)):
         flags = matrix.data[max(records[i], np.int64(0)) + 1]
         long_here = is_long(records[i], matrix)
-        many_here = (records[i] >= 0) & (flags & (WIDE - 1) > MAX_UNSUMMED)  # 0 for a long row
+        many_here = (records[i] >= 0) & (flags & (WIDE - 1) > MAX_UNSUMMED) & (not long_here)
         lists[0, few] = lists[1, many] = lists[2, long] = i
         few += np.uint64((records[i] != NO_ROW) & (not many_here) & (not long_here))
         many += np.uint64(many_here)

@@ -42,9 +42,12 @@ def open_matrix(load: Callable[..., np.ndarray], description: dict[str, Any], ex
     ):
         raise FormatError("the sizes of the matrix arrays contradict the manifest; restore or rebuild the model")
     values, unigrams = arrays["values"], arrays["unigrams"]
-    total = unigrams.sum(dtype=np.float64)
-    if not (0 < values.min() and values.max() < np.inf and 0 <= unigrams.min() and 0 < total < MAX_SUM):
-        raise FormatError("a weight is no number above zero; restore or rebuild the model")
+    with np.errstate(all="ignore"):
+        total = unigrams.sum(dtype=np.float64)
+    if not (0 < values.min() and values.max() < MAX_SUM):
+        raise FormatError("a weight is not above zero, or no number; restore or rebuild the model")
+    if not (0 <= unigrams.min() and 0 < total < MAX_SUM):
+        raise FormatError("the empty feature's row is damaged; restore or rebuild the model")
     arrays["singles"] = arrays["singles"].reshape(len(types), words if types else 0)
     return Matrix(
         **arrays,
