@@ -98,17 +98,17 @@ def record_at(key, at, matrix):
     """
     page, end = max(at, np.int64(0)), end_of_pages(matrix)
     rows, mark = np.int64(matrix.data[page]), mark_of(key, matrix.shift)
-    rows = rows if page + 5 * rows < end else np.int64(0)
     hits = matches(matrix.data, page + 1, mark) & ((np.int64(1) << min(rows, MARKS)) - 1)
     row = lowest_bit(hits) if hits else np.int64(0)
     if rows > MARKS and not hits:
         row = MARKS
-        while row < rows and read_u4(matrix.data, page + 1 + 3 * row) & _MARK != mark:
+        while row < rows and read_u4(matrix.data, min(page + 1 + 3 * row, end)) & _MARK != mark:
             row += 1
         hits = np.int64(row < rows)
-    entry = np.int64(read_u2(matrix.data, page + 1 + 3 * rows + 2 * row))
+    entry = np.int64(read_u2(matrix.data, min(page + 1 + 3 * rows + 2 * row, end)))
     record = -1 - entry if entry < INLINE else page + 1 + 5 * rows + entry - INLINE
-    inside = (record <= end) & (-record <= matrix.singles.shape[1])
+    targets = np.int64(matrix.singles.shape[1])
+    inside = np.uint64(record + targets) <= np.uint64(end + targets)  # from -targets to end
     return record if hits and at >= 0 and inside else np.int64(NO_ROW)
 
 
