@@ -48,7 +48,8 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "snm": {
         **_ROWS,
         "pages": {
-            "bits": range(1, 65 - MARK_BITS), "code_bytes": range(1, 3), "single_types": [SIZE], "unigram_code": range(256),
+            "bits": range(1, 65 - MARK_BITS), "code_bytes": range(1, 3), "single_types": [SIZE],
+            "unigram_code": range(256),
         },
         "training": {"prune": SIZE},
         "gate": (None, {"units": SIZE}),

@@ -177,7 +177,9 @@ class LanguageModel(ABC):
         """Probabilities, if they are numbers; what is no number comes from a damaged model."""
         if len(p) and not (p.min() >= 0 and p.max() < np.inf):
             wrong = p[~((p >= 0) & (p < np.inf))][0]
-            raise FormatError(f"{self.path} is damaged: it gives the probability {wrong}; see snm verify, or rebuild it")
+            raise FormatError(
+                f"{self.path} is damaged: it gives the probability {wrong}; see snm verify, or rebuild it"
+            )
         return p
 
     def check_ids(self, ids: np.ndarray) -> None:

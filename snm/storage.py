@@ -520,7 +520,9 @@ def open_array(path: Path, *types: str) -> np.ndarray:
         except TypeError:
             raise FormatError(f"{path} is an array of {name}; {expected}") from None
         if size != NPY_HEADER + length * dtype.itemsize:
-            raise FormatError(f"{path} has {size:,} bytes; its header tells of {length:,} numbers of {name}; {expected}")
+            raise FormatError(
+                f"{path} has {size:,} bytes; its header tells of {length:,} numbers of {name}; {expected}"
+            )
         if not length:  # nothing cannot be mapped
             return np.empty(0, dtype)
         mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
@@ -637,7 +639,13 @@ def _size_of(path: Path) -> int | None:
 def is_plain_name(name: str) -> bool:
     """Whether a manifest may list a file of this name: relative, of its folder, text on one line, and not long."""
     path = Path(name)
-    return len(name) <= MAX_NAME and name.isprintable() and not path.is_absolute() and ".." not in path.parts and bool(path.parts)
+    return (
+        len(name) <= MAX_NAME
+        and name.isprintable()
+        and not path.is_absolute()
+        and ".." not in path.parts
+        and bool(path.parts)
+    )
 
 
 def _check_format(path: Path, found: tuple[Any, Any], kind: FolderKind) -> None:

@@ -19,7 +19,7 @@ import pytest
 from snm.errors import FormatError
 from snm.storage import CHECKSUM, MANIFEST, read_manifest
 from tests.fuzz import workers
-from tests.fuzz.mutations import mutate, mutate_arpa, read_files, reseal
+from tests.fuzz.mutations import Files, mutate, mutate_arpa, read_files, reseal
 from tests.fuzz.uses import write_files
 
 ROOT = Path(__file__).parents[1]
@@ -53,11 +53,11 @@ def test_the_same_number_is_the_same_model() -> None:
 
 def test_a_changed_file_gets_its_checksum(tmp_path: Path) -> None:
     files = read_files(GOLDEN / "format3" / "mixture")
-    made = {**files, "member0/data.npy": files["member0/data.npy"] + b"more"}
+    made: Files = {**files, "member0/data.npy": files["member0/data.npy"] + b"more"}
     write_files(tmp_path / "damaged", made, None)
     with pytest.raises(FormatError, match="bytes"):
         read_manifest(tmp_path / "damaged" / "member0")
-    reseal(made)  # type: ignore[arg-type]
+    reseal(made)
     write_files(tmp_path / "whole", made, None)
     assert CHECKSUM in json.loads((tmp_path / "whole" / MANIFEST).read_text())
     read_manifest(tmp_path / "whole")

@@ -8,6 +8,8 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,15 @@ def ask(path: Path) -> None:
             model.explain(TEXTS[0])
 
 
+def refusal(call: Callable[[], object]) -> str:
+    """What a call is refused with, on one line; empty if it is not refused."""
+    try:
+        call()
+    except SnmError as error:
+        return " ".join(str(error).splitlines()) if "\n" not in str(error) else pytest.fail(str(error))
+    return ""
+
+
 FILLS = {"ones": 0xFF, "zeros": 0, "half": 0x80, "seven": 7}
 ARRAYS = [
     *(("snm", name) for name in ("starts", "data", "long_links", "singles", "classes")),
@@ -89,12 +100,9 @@ def test_numbers_that_lead_anywhere(kind: str, name: str, part: str, tmp_path: P
         made[start:stop] = fill
         file.write_bytes(header + made)
         reseal(path)
-        for use in (ask, lambda p: snm.verify(p, contexts=3), lambda p: snm.prune(p, tmp_path / "s", links=20)):
-            try:
-                use(path)
-            except SnmError as error:
-                assert "\n" not in str(error)
-            shutil.rmtree(tmp_path / "s", ignore_errors=True)
+        refusal(lambda: ask(path))
+        refusal(lambda: snm.verify(path, contexts=3))
+        refusal(lambda: snm.prune(path, tmp_path / "s", links=20, force=True))
 
 
 class TestRecords:
@@ -103,7 +111,7 @@ class TestRecords:
     def change(self, path: Path, flags: int) -> None:
         """Set the flags of every record."""
         starts, data = np.load(path / "starts.npy").astype(np.int64), np.load(path / "data.npy")
-        for at, end in zip(starts[:-1], starts[1:], strict=True):
+        for at, end in pairwise(starts.tolist()):
             if at == end:
                 continue
             rows = int(data[at])
@@ -122,11 +130,8 @@ class TestRecords:
             if (folder / "data.npy").exists():
                 self.change(folder, flags)
         reseal(path)
-        for use in (ask, lambda p: snm.verify(p, contexts=3)):
-            try:
-                use(path)
-            except FormatError as error:
-                assert "damaged" in str(error) or "page" in str(error)
+        for said in (refusal(lambda: ask(path)), refusal(lambda: snm.verify(path, contexts=3))):
+            assert not said or "damaged" in said or "page" in said
 
     def test_rows_that_share_their_links(self, tmp_path: Path) -> None:
         """A small file could tell of as many links as it has rows times links."""
@@ -134,7 +139,7 @@ class TestRecords:
         model = snm.load(path)
         data, starts = np.load(path / "data.npy"), model.matrix.starts.astype(np.int64)  # type: ignore[attr-defined]
         records = []
-        for at, end in zip(starts[:-1], starts[1:], strict=True):
+        for at, end in pairwise(starts.tolist()):
             rows = int(data[at]) if at < end else 0
             entries = data[at + 1 + 3 * rows : at + 1 + 5 * rows].copy().view("<u2")
             offsets = entries[entries >= INLINE].astype(np.int64) - INLINE
@@ -190,7 +195,7 @@ class TestOpening:
         array[-1] = np.nan
         np.save(path / f"{name}.npy", array)
         reseal(path)
-        with pytest.raises(FormatError, match="not finite|no number|row is damaged"):
+        with pytest.raises(FormatError, match=r"not finite|no number|row is damaged"):
             snm.load(path)
 
     def test_a_probability_that_is_no_number(self, tmp_path: Path) -> None:
@@ -212,10 +217,12 @@ class TestOpening:
         manifest = json.loads((path / MANIFEST).read_text())
         manifest["files"].pop(name, None)
         spelling = {"order": 6, "words": 1, "known": 0.5}
-        (path / MANIFEST).write_bytes(sealed({**manifest, "spelling": spelling} if name == "spelling.txt" else manifest))
+        (path / MANIFEST).write_bytes(
+            sealed({**manifest, "spelling": spelling} if name == "spelling.txt" else manifest)
+        )
         (path / name).unlink(missing_ok=True)
         os.mkfifo(path / name)
-        with pytest.raises(FormatError, match="it is no plain file|expected a folder with"):
+        with pytest.raises(FormatError, match=r"it is no plain file|expected a folder with"):
             snm.load(path)
 
     @pytest.mark.parametrize("version", [b"\x02\x00", b"\x01\x01"])
@@ -225,7 +232,7 @@ class TestOpening:
         data = (tmp_path / "a.npy").read_bytes()
         for made in (data[:6] + version + data[8:], data + b"x", data[:-1], data.replace(b"(9,)", b"(9 )")):
             (tmp_path / "a.npy").write_bytes(made)
-            with pytest.raises(FormatError, match="not a readable array|its header tells of"):
+            with pytest.raises(FormatError, match=r"not a readable array|its header tells of"):
                 open_array(tmp_path / "a.npy", "<i8")
 
 
@@ -278,12 +285,8 @@ class TestManifestChecksum:
             changed = bytearray(data)
             changed[at] ^= 1
             (model / MANIFEST).write_bytes(changed)
-            try:
-                read_manifest(model)
-            except FormatError as error:
-                assert "\n" not in str(error)
-            else:
-                assert b'"checksum"' not in changed, "a manifest without one is that of an older version"
+            said = refusal(lambda: read_manifest(model))
+            assert said or b'"checksum"' not in changed, "a manifest without one is that of an older version"
 
     def test_it_says_so(self, model: Path) -> None:
         text = (model / MANIFEST).read_text()
@@ -339,7 +342,7 @@ class TestCounts:
         write_bigrams(folder / "text", 1, 80, 40, 3)
         (folder / "words").write_text("".join(f"w{i}\n" for i in range(40)))
         how = Settings(vocab=folder / "words", features="ngram(0..2)", threads=1)
-        snm.pipeline.count_text(folder / "text", folder / "c", how)  # type: ignore[attr-defined]
+        snm.count_text(folder / "text", folder / "c", how)
         return folder / "c"
 
     def reseal(self, path: Path) -> None:
@@ -350,7 +353,7 @@ class TestCounts:
         (path / "counts" / "counts.json").write_text(json.dumps(described))
         reseal(path)
 
-    @pytest.mark.parametrize("field", CHUNK.names)
+    @pytest.mark.parametrize("field", CHUNK.names or ())
     @pytest.mark.parametrize("value", [-1, 0, 1, 63, 1 << 14])
     def test_chunks_that_lead_anywhere(self, field: str, value: int, counted: Path, tmp_path: Path) -> None:
         path = Path(shutil.copytree(counted, tmp_path / "c"))
@@ -378,7 +381,8 @@ class TestCounts:
         assert "damaged" in fails("merge", path, path, "-o", tmp_path / "out")
 
     @pytest.mark.parametrize(
-        "layout", [{"target_bits": 0}, {"type_bits": 99}, {"bucket_bits": -1}, {"bucket_bits": 10**9}, {"type_bits": 1.5}]
+        "layout",
+        [{"target_bits": 0}, {"type_bits": 99}, {"bucket_bits": -1}, {"bucket_bits": 10**9}, {"type_bits": 1.5}],
     )
     def test_layouts(self, layout: dict[str, Any], counted: Path, tmp_path: Path) -> None:
         path = Path(shutil.copytree(counted, tmp_path / "c"))
@@ -402,7 +406,9 @@ def test_a_state_of_unigrams_has_a_template_for_its_word(tmp_path: Path) -> None
 
 
 def test_probability_zero_is_written_by_convention(tmp_path: Path) -> None:
-    (tmp_path / "m.arpa").write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-99\t<s>\n-1\t</s>\n-99\tnever\n-0.1\ta\n\n\\end\\\n")
+    (tmp_path / "m.arpa").write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-99\t<s>\n-1\t</s>\n-99\tnever\n-0.1\ta\n\n\\end\\\n"
+    )
     model = snm.import_arpa(tmp_path / "m.arpa", tmp_path / "m")
     snm.export_arpa(model, tmp_path / "again.arpa")
     assert "-99\tnever\n" in (tmp_path / "again.arpa").read_text()

@@ -300,7 +300,11 @@ def read_row(q, key, matrix):
         return np.full(1, -1 - record, np.uint32), np.full(1, weight, np.float32)
     flags = np.int64(matrix.data[record + 1])
     if flags & LONG:
-        n, position, end = np.int64(read_u4(matrix.data, record + 2)), first_link(record, matrix), len(matrix.long_links)
+        n, position, end = (
+            np.int64(read_u4(matrix.data, record + 2)),
+            first_link(record, matrix),
+            len(matrix.long_links),
+        )
         n = min(n, max(end - position, 0))
         targets, weights = np.empty(n, np.uint32), np.empty(n, np.float32)
         for i in range(n):

@@ -9,13 +9,12 @@ import numpy as np
 from snm.kernels.compile import helper, kernel
 from snm.layouts.keys import ABSENT
 
-
 MAX_SCANNED = 64  # rows of an entry that are looked at one by one; four are usual
 
 
 @helper
 def scan_from(key, row, stop, features):
-    """The first row from `row` to `stop` that a scan for `key` has to look at, and `stop`, both inside of `features`."""
+    """Where a scan of the rows [row, stop) for `key` begins and ends, inside of `features`."""
     row, stop = max(row, np.int64(0)), min(stop, np.int64(len(features)))
     while stop - row > MAX_SCANNED:
         middle = (row + stop) >> 1

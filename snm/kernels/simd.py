@@ -68,7 +68,10 @@ def _reader(bits, result):
 
     def read(typing_context, array, index):
         def generate(context, builder, signature, arguments):
-            data, at = _data(context, builder, signature, arguments, 0), _index(context, builder, signature, arguments, 1)
+            data, at = (
+                _data(context, builder, signature, arguments, 0),
+                _index(context, builder, signature, arguments, 1),
+            )
             _check(context, builder, signature, arguments, at, bits // 8)
             return _load(builder, data, at, ir.IntType(bits), align=1)
 

@@ -16,7 +16,6 @@ from snm.errors import FormatError
 from snm.features.extraction import Extractor
 from snm.layouts.matrix import ARRAYS, LINE, PADDING, Matrix, Spread
 
-
 MAX_SUM = 1e38  # of a row: it is a float32
 
 
@@ -44,9 +43,9 @@ def open_matrix(load: Callable[..., np.ndarray], description: dict[str, Any], ex
     values, unigrams = arrays["values"], arrays["unigrams"]
     with np.errstate(all="ignore"):
         total = unigrams.sum(dtype=np.float64)
-    if not (0 < values.min() and values.max() < MAX_SUM):
+    if not (values.min() > 0 and values.max() < MAX_SUM):
         raise FormatError("a weight is not above zero, or no number; restore or rebuild the model")
-    if not (0 <= unigrams.min() and 0 < total < MAX_SUM):
+    if not (unigrams.min() >= 0 and 0 < total < MAX_SUM):
         raise FormatError("the empty feature's row is damaged; restore or rebuild the model")
     arrays["singles"] = arrays["singles"].reshape(len(types), words if types else 0)
     return Matrix(

@@ -139,7 +139,9 @@ class Spelling:
             with np.errstate(all="ignore"):
                 return self._learned()
         except (ArithmeticError, LookupError, ValueError) as error:
-            raise FormatError(f"the spelling model is damaged ({shown(error)}); restore or rebuild the model") from error
+            raise FormatError(
+                f"the spelling model is damaged ({shown(error)}); restore or rebuild the model"
+            ) from error
 
     def _learned(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
         grams = estimate(self.words, self.order)

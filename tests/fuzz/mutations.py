@@ -247,7 +247,9 @@ def _changed_text(random: Random, data: bytes) -> bytes:
     elif kind == 3:
         del lines[at]
     elif kind == 4:
-        lines[at] = random.choice((b"\n", b"\n\n", b" \n", b"\x00\n", b"\xff\xfe\n", b"\x01a=\n", b"\x01a=b\n", b"a b\n"))
+        lines[at] = random.choice(
+            (b"\n", b"\n\n", b" \n", b"\x00\n", b"\xff\xfe\n", b"\x01a=\n", b"\x01a=b\n", b"a b\n")
+        )
     elif kind == 5:
         lines[at] = random.randbytes(random.choice((1, 10, 1000))) + b"\n"
     elif kind == 6:
@@ -382,9 +384,10 @@ def replace_member(random: Random, made: Mutant, others: list[dict[str, bytes]])
         del made.files[name]
     if kind == 1:
         made.files[folder] = random.choice((Special.ABOVE, Special.LOOP, Special.PIPE))
-        made.done.append(f"{folder}: {made.files[folder]}")
+        made.done.append(f"{folder}: {made.files[folder]!r}")
         return
-    made.files |= {f"{folder}/{name}": data for name, data in random.choice(others).items()}
+    for name, data in random.choice(others).items():
+        made.files[f"{folder}/{name}"] = data
     made.done.append(f"{folder}: another model")
 
 

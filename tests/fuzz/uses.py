@@ -42,11 +42,10 @@ def write_files(folder: Path, files: Files, unchanged: Path | None) -> int:
         if isinstance(data, bytes):
             size += len(data)
             before = None if unchanged is None else unchanged / name
-            if before is not None and before.is_file() and before.stat().st_size == len(data):
-                if before.read_bytes() == data:
-                    os.link(before, path)
-                    continue
-            path.write_bytes(data)
+            if before is not None and before.is_file() and before.read_bytes() == data:
+                os.link(before, path)
+            else:
+                path.write_bytes(data)
         else:
             _SPECIAL[data](path)
     return size
@@ -138,7 +137,8 @@ def _next_words(model: LanguageModel, path: Path, scratch: Path, random: Random)
 
 def _step(model: LanguageModel, path: Path, scratch: Path, random: Random) -> None:
     state, words = model.start(), len(model.vocabulary)
-    for word in ("the", "old", "w1", "w2", *(random.randrange(words) for _ in range(12))):
+    asked: list[str | int] = ["the", "old", "w1", "w2", *(random.randrange(words) for _ in range(12))]
+    for word in asked:
         score, state = model.step(state, word)
         _numbers(score)
 

@@ -194,7 +194,12 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                 raise FormatError(f"{path}: a word is there twice among the 1-grams; expected each once")
             if length == 1:
                 lines.table = plain_table("".join(f"{word}\n" for word in ids).encode())
-            fine = (values[:n, 0] <= 0) & (values[:n, 0] > -np.inf) & (values[:n, 1] <= MAX_BACKOFF) & (values[:n, 1] > -np.inf)
+            fine = (
+                (values[:n, 0] <= 0)
+                & (values[:n, 0] > -np.inf)
+                & (values[:n, 1] <= MAX_BACKOFF)
+                & (values[:n, 1] > -np.inf)
+            )
             wrong = np.flatnonzero(~fine)
             if len(wrong):
                 numbers = values[wrong[0]].tolist()
