@@ -16,7 +16,7 @@ from snm.arguments import shown
 from snm.errors import FormatError
 from snm.features.extraction import Extractor
 from snm.layouts.matrix import MARK_BITS
-from snm.text.spelling import MAX_ORDER, Spelling, thinned
+from snm.text.spelling import MAX_BYTES, MAX_ORDER, Spelling, thinned
 from snm.text.tokenizers import Tokenizer, describe_tokenizer, read_tokenizer
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
@@ -150,6 +150,7 @@ def write_spelling(folder: Path, words: bytes, vocabulary: Vocabulary) -> dict[s
     """
     if vocabulary.closed or not words:
         return {}
+    words = thinned(words, MAX_BYTES)
     spelling = Spelling.learn(words, vocabulary)
     (folder / SPELLING).write_bytes(words)
     described = {"order": spelling.order, "words": words.count(b"\n"), "known": spelling.known}
@@ -184,7 +185,7 @@ def read_spelling(path: Path, manifest: dict[str, Any]) -> Spelling | None:
     if described is None:
         return None
     _check(path, manifest, {"spelling": SPELLING_ENTRY}, storage.MODEL.remedy)
-    words = storage.read_file(path / SPELLING)
+    words = storage.read_file(path / SPELLING, MAX_BYTES)
     if words.count(b"\n") != described["words"] or not words.endswith(b"\n") or not 0 <= described["known"] < 1:
         raise FormatError(
             f"{path / SPELLING} has {words.count(10):,} words, of known probability {described['known']}; expected "

@@ -490,10 +490,11 @@ def plain_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_file(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a file of a model; an error if there are more than `most`."""
+    """The bytes of a file of a model; an error if there are more than `most`, or than the machine has memory."""
+    most = (system.machine_bytes() or sys.maxsize) if most is None else most
     with plain_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if most is not None and size > most:
+        if size > most:
             raise FormatError(f"{path} is damaged: it has {size:,} bytes; expected up to {most:,}")
         return file.read()
 

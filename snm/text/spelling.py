@@ -26,6 +26,7 @@ from snm.text.vocabulary import ALIASES_OF_UNKNOWN, MARKERS, Vocabulary
 ORDER = 6
 MAX_ORDER = 7  # an n-gram and its length are one integer
 MAX_WORDS = 200_000  # that a spelling model is learned from
+MAX_BYTES = 64 << 20  # of their list in a model
 FEW_WORDS = 10_000  # if fewer words of a text are rare, those of the vocabulary are taken too
 _NEVER = [0, *range(9, 14), 32, 0xC0, 0xC1, *range(0xF5, 0x100)]  # NUL, white space, and bytes that UTF-8 lacks
 SYMBOLS = np.append(np.setdiff1d(np.arange(256), _NEVER), BOUNDARY)

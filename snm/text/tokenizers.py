@@ -360,7 +360,7 @@ def read_tokenizer(folder: Path, described: dict[str, str], remedy: str) -> Toke
     if kind not in _PACKAGED:
         raise FormatError(f"{folder} has a tokenizer of kind {shown(kind)}; this program knows {', '.join(KINDS)}")
     path = folder / str(_PACKAGED[kind].file)
-    tokenizer = _PACKAGED[kind](read_file(path))
+    tokenizer = _PACKAGED[kind](read_file(path, MAX_BYTES))
     if tokenizer.fingerprint != described["sha256"]:
         raise FormatError(f"{path} is not the tokenizer that the manifest describes: its checksum differs; {remedy}")
     return tokenizer
