@@ -18,6 +18,7 @@ import pytest
 
 import snm
 from snm.baselines.backoff.model import BackoffModel
+from snm.baselines.neural.tree import DOUBLINGS, NO_LEAF, Tree
 from snm.errors import FormatError, SnmError, SpecError
 from snm.features.specification import MAX_CACHES, MAX_TEMPLATES, MAX_TERMS, FeatureSpec
 from snm.layouts.counts import CHUNK
@@ -26,6 +27,7 @@ from snm.layouts.matrix import INLINE, LONG, PADDING
 from snm.loading import MAX_DEPTH
 from snm.settings import Settings
 from snm.storage import CHECKSUM, MANIFEST, MAX_MANIFEST, open_array, read_manifest, sealed
+from snm.text.fields import start_of_values
 from tests.conftest import write_bigrams
 from tests.test_cli import fails
 
@@ -260,7 +262,7 @@ class TestMembers:
     def test_names_of_members(self, members: list[str], tmp_path: Path) -> None:
         path = copied("mixture", tmp_path)
         edit(path, members=members, weights=[1 / len(members)] * len(members))
-        with pytest.raises(FormatError, match="expected folders of the model, each once, no links"):
+        with pytest.raises(FormatError, match="folders of the model, each once, no links"):
             snm.load(path)
 
     @pytest.mark.parametrize("shares", [None, "x", {}, [None, 1], [2, 0], [-1, 0], [float("nan"), 0], [True, 0]])
@@ -422,3 +424,41 @@ def test_backoff_weights_are_numbers_of_32_bits(tmp_path: Path) -> None:
     (tmp_path / "m.arpa").write_text("\n".join(lines))
     with pytest.raises(FormatError, match="the other not above 38"):
         snm.load(tmp_path / "m.arpa")
+
+
+@pytest.mark.parametrize(
+    ("lines", "begins"),
+    [
+        (b"<S>\na\n", -1),
+        (b"<S>\n\x01f=\n\x01f=a\n", 4),
+        (b"<S>\n\x01f=a\n\x01f=\n\x01f=b=c\n\x01g=\n", 9),
+        (b"<S>\n\x01f=\nword\n", -1),
+        (b"<S>\n\x01f=\nword\n\x01g=\n", 13),
+        (b"<S>\n\x01=\n", -1),
+        (b"<S>\n" + b"\x01f=\n" * 200_000 + b"word\n", -1),
+        (b"<S>\n" + b"\x01f=x\n" * 200_000, -1),
+    ],
+)
+def test_where_the_values_of_fields_begin(lines: bytes, begins: int) -> None:
+    """It took time in proportion to the square of the lines."""
+    begun = time.process_time()
+    assert start_of_values(lines) == begins
+    assert time.process_time() - begun < 5
+
+
+def test_a_tree_without_branches() -> None:
+    """A word's probability took as many steps as there are words."""
+    n = 600
+    node_up = np.concatenate([[NO_LEAF], 2 * np.arange(n - 1)]).astype(np.int32)
+    tree = Tree(np.full(n, NO_LEAF, np.int32), node_up)
+    assert tree.is_ordered()
+    assert not tree.is_shallow()
+    assert Tree(tree.word_up, node_up[: (1 << DOUBLINGS) + 1]).is_shallow()
+    assert not Tree(tree.word_up, node_up[: (1 << DOUBLINGS) + 2]).is_shallow()
+    assert Tree(tree.word_up, node_up[:1]).is_shallow()
+    fibonacci = [1, 1]
+    while fibonacci[-1] < 1 << 60:
+        fibonacci.append(fibonacci[-1] + fibonacci[-2])
+    counts = np.array([0, 0, *fibonacci])
+    built, _ = Tree.build(counts, np.zeros(len(counts), np.int64), 0)
+    assert built.is_shallow()
