@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -195,6 +196,7 @@ class _Way:
 
 def _child(campaign: Campaign, kind: str, numbers: list[int], box: Path, writing: int) -> None:
     """The forked process, which does not return."""
+    faulthandler.disable()  # this process, whose signals are counted, writes no tracebacks of pytest's
     tempfile.tempdir = str(box / "tmp")
     size = of_status("VmSize") + ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
