@@ -107,6 +107,21 @@ def test_numbers_that_lead_anywhere(kind: str, name: str, part: str, tmp_path: P
         refusal(lambda: snm.prune(path, tmp_path / "s", links=20, force=True))
 
 
+@pytest.mark.parametrize("value", [-(1 << 63), (1 << 63) - 1, -1, -(1 << 62)])
+def test_offsets_whose_difference_is_no_number(value: int, tmp_path: Path) -> None:
+    """An offset of -2^63 less one above zero is above zero: the search began below the links."""
+    path = copied("backoff", tmp_path)
+    offsets = np.load(path / "offsets.npy")
+    for chosen in (slice(1, -1, 2), slice(2, -1, 2), slice(1, -1)):
+        made = offsets.copy()
+        made[chosen] = value
+        np.save(path / "offsets.npy", made)
+        reseal(path)
+        refusal(lambda: ask(path))
+        with pytest.raises(FormatError, match="offsets are not in order"):
+            snm.verify(path)
+
+
 class TestRecords:
     """Pages whose records are what the writer never writes."""
 

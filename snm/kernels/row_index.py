@@ -15,7 +15,7 @@ MAX_SCANNED = 64  # rows of an entry that are looked at one by one; four are usu
 @helper
 def scan_from(key, row, stop, features):
     """Where a scan of the rows [row, stop) for `key` begins and ends, inside of `features`."""
-    row, stop = max(row, np.int64(0)), min(stop, np.int64(len(features)))
+    row, stop = max(row, np.int64(0)), min(max(stop, np.int64(0)), np.int64(len(features)))
     while stop - row > MAX_SCANNED:
         middle = (row + stop) >> 1
         if features[middle] < key:
@@ -43,7 +43,7 @@ def find_row(key, index):
 @helper
 def find_link(target, start, stop, targets):
     """Link to `target` among the sorted links [start, stop), or -1."""
-    start, stop = max(start, np.int64(0)), min(stop, np.int64(len(targets)))
+    start, stop = max(start, np.int64(0)), min(max(stop, np.int64(0)), np.int64(len(targets)))
     end = stop
     while stop - start > 8:
         middle = (start + stop) >> 1

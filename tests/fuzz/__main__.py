@@ -18,6 +18,7 @@ from tests.fuzz.uses import remove_files, write_files
 from tests.fuzz.workers import MORE_MEMORY, SECONDS, Campaign
 
 MEMORY_DISK = Path("/dev/shm")
+PART = 4000  # models, after which the figures are written
 
 
 def main() -> None:
@@ -56,25 +57,34 @@ def make_seeds(folder: Path, quick: bool) -> None:
 
 
 def run(campaign: Campaign, chosen: argparse.Namespace) -> dict[str, Any]:
-    begun, cpu = time.monotonic(), os.times()
-    for kind, count in (("model", chosen.models), ("arpa", chosen.arpa)):
-        campaign.run(kind, count, chosen.first)
-    now, found = os.times(), campaign.figures
-    figures = {
+    """Models and files in turns; the figures are written after each part."""
+    begun, cpu = time.monotonic(), sum(os.times()[:4])
+    left, figures = {"model": chosen.models, "arpa": chosen.arpa}, dict[str, Any]()
+    while any(left.values()):
+        for kind, total in (("model", chosen.models), ("arpa", chosen.arpa)):
+            count = min(left[kind], -(-total * PART // max(1, chosen.models)))
+            campaign.run(kind, count, chosen.first + total - left[kind])
+            left[kind] -= count
+        figures = figures_of(campaign, chosen, time.monotonic() - begun, sum(os.times()[:4]) - cpu)
+        if chosen.output is not None:
+            chosen.output.write_text(json.dumps(figures, indent=1) + "\n")
+    if chosen.keep is not None and campaign.figures.failures:
+        chosen.keep.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-r", str(campaign.folder / "failures"), str(chosen.keep)], check=True)
+    return figures
+
+
+def figures_of(campaign: Campaign, chosen: argparse.Namespace, seconds: float, cpu: float) -> dict[str, Any]:
+    """What has come of it so far."""
+    found = campaign.figures
+    return {
         "seed": chosen.seed, "first": chosen.first, "bounds checks": bool(config.BOUNDSCHECK),
-        "seconds": round(time.monotonic() - begun),
-        "processor seconds": round(sum(now[:4]) - sum(cpu[:4])),
+        "seconds": round(seconds), "processor seconds": round(cpu),
         "outcomes": dict(sorted(found.outcomes.items())), "tried": dict(sorted(found.tried.items())),
         "slowest, seconds": found.slowest, "limit, seconds": SECONDS,
         "most memory beyond twice the model": found.largest, "limit, bytes": MORE_MEMORY,
         "failures": found.failures,
     }  # fmt: skip
-    if chosen.output is not None:
-        chosen.output.write_text(json.dumps(figures, indent=1) + "\n")
-    if chosen.keep is not None and found.failures:
-        chosen.keep.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-r", str(campaign.folder / "failures"), str(chosen.keep)], check=True)
-    return figures
 
 
 def try_one(campaign: Campaign, kind: str, number: int, keep: Path | None) -> None:
