@@ -280,6 +280,15 @@ class TestMembers:
         with pytest.raises(FormatError, match="folders of the model, each once, no links"):
             snm.load(path)
 
+    def test_a_member_with_a_cache(self, tmp_path: Path) -> None:
+        """Its row was written behind those of the joint gate."""
+        path = copied("sources", tmp_path)
+        features = json.loads((path / "member0" / MANIFEST).read_text())["features"]
+        edit(path / "member0", features=f"{features} + cache(a=0)")
+        reseal(path)
+        with pytest.raises(FormatError, match="has a cache, which a member cannot have"):
+            snm.load(path)
+
     @pytest.mark.parametrize("shares", [None, "x", {}, [None, 1], [2, 0], [-1, 0], [float("nan"), 0], [True, 0]])
     def test_shares(self, shares: Any, tmp_path: Path) -> None:
         path = copied("union", tmp_path)
