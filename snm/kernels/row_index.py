@@ -1,7 +1,8 @@
 """Look-up of rows by feature key, and of links by target.
 
 Directory and offsets may come from a stranger's file, and are too large to be validated when it is opened: they are
-compared with the lengths of the arrays before they are followed.
+compared with the lengths of the arrays before they are followed. As unsigned numbers, those below zero are too large
+too; and branches that are always predicted are off the path of the loads, which minima and maxima would lengthen.
 """
 
 import numpy as np
@@ -14,8 +15,9 @@ MAX_SCANNED = 64  # rows of an entry that are looked at one by one; four are usu
 
 @helper
 def scan_from(key, row, stop, features):
-    """Where a scan of the rows [row, stop) for `key` begins and ends, inside of `features`."""
-    row, stop = max(row, np.int64(0)), min(max(stop, np.int64(0)), np.int64(len(features)))
+    """Where a scan of the rows [row, stop) for `key` begins and ends; nowhere if they are not inside of `features`."""
+    if np.uint64(stop) > np.uint64(len(features)) or np.uint64(row) > np.uint64(stop):
+        return np.int64(0), np.int64(0)
     while stop - row > MAX_SCANNED:
         middle = (row + stop) >> 1
         if features[middle] < key:
@@ -42,8 +44,9 @@ def find_row(key, index):
 
 @helper
 def find_link(target, start, stop, targets):
-    """Link to `target` among the sorted links [start, stop), or -1."""
-    start, stop = max(start, np.int64(0)), min(max(stop, np.int64(0)), np.int64(len(targets)))
+    """Link to `target` among the sorted links [start, stop), or -1, also if they are not inside of `targets`."""
+    if np.uint64(stop) > np.uint64(len(targets)) or np.uint64(start) > np.uint64(stop):
+        return -1
     end = stop
     while stop - start > 8:
         middle = (start + stop) >> 1
