@@ -284,7 +284,7 @@ class TestMembers:
         """Its row was written behind those of the joint gate."""
         path = copied("sources", tmp_path)
         features = json.loads((path / "member0" / MANIFEST).read_text())["features"]
-        edit(path / "member0", features=f"{features} + cache(a=0)")
+        edit(path / "member0", features=f"{features} + cache(a=0)", gate=None)
         reseal(path)
         with pytest.raises(FormatError, match="has a cache, which a member cannot have"):
             snm.load(path)
