@@ -291,10 +291,13 @@ class LanguageModel(ABC):
         return self.report_of(text, p[text.targets()], seconds)
 
     def report_of(self, text: Text, p: np.ndarray, seconds: float) -> PerplexityReport:
-        """The perplexity of a text whose targets have these probabilities. (targets,)"""
+        """The perplexity of a text whose targets have these probabilities, which may be infinite. (targets,)"""
+        with np.errstate(divide="ignore", over="ignore"):
+            return self._report_of(text, p, seconds)
+
+    def _report_of(self, text: Text, p: np.ndarray, seconds: float) -> PerplexityReport:
         known = text.tokens[text.targets()] != UNKNOWN
-        with np.errstate(divide="ignore"):
-            logs = np.log(p)
+        logs = np.log(p)
         scored = logs[known] if self.vocabulary.closed else logs
         oov = len(known) - int(known.sum())
         words = text.words + text.sentences if self.vocabulary.tokenizer is not None else text.events

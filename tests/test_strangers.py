@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -295,6 +296,12 @@ class TestMembers:
         edit(path, shares=shares)
         with pytest.raises(FormatError, match="shares is"):
             snm.load(path)
+
+
+def test_a_perplexity_without_bounds(tmp_path: Path) -> None:
+    path = copied("mixture", tmp_path)
+    edit(path, weights=[1e-320, 0.0])
+    assert snm.load(path).perplexity(TEXTS).ppl == math.inf
 
 
 class TestManifestChecksum:
