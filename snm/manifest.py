@@ -95,7 +95,8 @@ def _check_extensions(path: Path, required: Any) -> None:
     names = required if isinstance(required, list) else [required]
     unknown = [shown(name) for name in names if name not in EXTENSIONS]
     if unknown:
-        raise FormatError(f"{path} requires {', '.join(unknown)}, which this program does not know; use a newer snm")
+        listed = ", ".join(unknown[:5])
+        raise FormatError(f"{path} requires {listed}, which this program does not know; use a newer snm")
 
 
 def read_counted(path: Path) -> dict[str, Any]:

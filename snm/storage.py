@@ -610,6 +610,8 @@ def read_manifest(path: Path, kind: FolderKind = MODEL) -> dict[str, Any]:
     data = read_file(file, MAX_MANIFEST)
     try:
         manifest: dict[str, Any] = json.loads(data.decode())
+        if b"\\ud" in data.lower():  # half a character, which no terminal takes
+            json.dumps(manifest, ensure_ascii=False).encode()
         found = manifest["format"], manifest["version"]
         _check_format(path, found, kind)
         _check_seal(file, data, manifest, kind.remedy)

@@ -30,7 +30,7 @@ from snm.settings import Settings
 from snm.storage import CHECKSUM, MANIFEST, MAX_MANIFEST, open_array, read_manifest, sealed
 from snm.text.fields import start_of_values
 from tests.conftest import write_bigrams
-from tests.test_cli import fails
+from tests.test_cli import fails, run
 
 GOLDEN = Path(__file__).parent / "golden" / "format3"
 TEXTS = ["the old stone holds the lantern", "the orchard follows a strange river", "the"]
@@ -345,6 +345,16 @@ class TestManifestChecksum:
         del manifest[CHECKSUM]
         (model / MANIFEST).write_text(json.dumps(manifest))
         snm.verify(model, contexts=5)
+
+    def test_half_a_character(self, model: Path) -> None:
+        manifest = json.loads((model / MANIFEST).read_text())
+        for text, fits in (("\ud83d\ude00", True), ("\ud83d", False)):
+            (model / MANIFEST).write_bytes(sealed({**manifest, "written_by": text}))
+            assert ("is damaged" in fails("info", model)) if not fits else run("info", model).exit_code == 0
+
+    def test_unknown_extensions_are_not_all_listed(self, model: Path) -> None:
+        edit(model, requires=[f"x{i}" for i in range(1000)])
+        assert len(fails("info", model)) < 400
 
     def test_a_manifest_has_a_largest_size(self, model: Path) -> None:
         (model / MANIFEST).write_bytes(b" " * (MAX_MANIFEST + 1))

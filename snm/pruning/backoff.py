@@ -85,7 +85,7 @@ class PrunedBackoff:
         keys = self.model.index.features
         entries = IndexBuilder(int(keys[0]), int(keys[-1]), rows).entries
         files = self.model.manifest["files"]
-        words = files[VOCABULARY]["bytes"] + min(files.get(SPELLING, {"bytes": 0})["bytes"], self._spelling_bytes)
+        words = len(self.model.vocabulary.lines) + min(files.get(SPELLING, {"bytes": 0})["bytes"], self._spelling_bytes)
         arrays = LINK_BYTES * links + ROW_BYTES * rows + 8 + 4 * entries + ARRAYS * NPY_HEADER
         return int(arrays) + int(words) + MANIFEST_BYTES
 
