@@ -33,6 +33,7 @@ _ROWS = {
     "layout": dict.fromkeys(("target_bits", "type_bits", "bucket_bits"), range(64)),
     "hash_bits": range(64),
     "families": {"*": str},
+    "rows": SIZE,
     "links": SIZE,
 }
 _NETWORK = {

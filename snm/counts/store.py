@@ -7,6 +7,7 @@ and specification can be read side by side. docs/format.md, section 12, specifie
 
 from __future__ import annotations
 
+import hashlib
 import json
 import operator
 import shutil
@@ -152,7 +153,7 @@ class StoredCounts:
                 f"{FORMAT} version {VERSION}; count the text again"
             )
         for name in (CHUNKS, WORDS):
-            if file_sha256(self.folder / name) != d["files"][name]["sha256"]:
+            if hashlib.sha256(read_file(self.folder / name)).hexdigest() != d["files"][name]["sha256"]:
                 raise self._damaged(self.folder / name, "its checksum differs from the description's")
         self.layout = KeyLayout(**d["layout"])
         if not self.layout.is_valid:
