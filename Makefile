@@ -4,6 +4,7 @@
 # make test-bounds  run the tests with Numba's bounds checks
 # make faults       kill commands and fail their writes, FAULTS of each kind for each command, from the seed SEED
 # make soak         load on the server for MINUTES; fails if an answer is wrong, or memory grows by more than 1 %
+# make fuzz         open MODELS changed models and ARPA changed ARPA files, from the seed SEED, with bounds checks and without
 # make bench        measure speed, memory and size on CORPUS (a folder of text), and KenLM's (in KENLM or on PATH)
 # make check        format, lint, types and tests: what a change has to pass
 # make test-minimum run the core tests with the oldest versions of dependencies that pyproject.toml allows
@@ -22,7 +23,7 @@ TOOLS := $(VENV)-tools/bin
 # without this setting, `import snm` in the folder above the checkout imports the checkout instead of the package
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test test-gpu test-bounds test-minimum faults bench lint types format check docs site locked lock dist sbom audit clean soak
+.PHONY: demo test test-gpu test-bounds test-minimum faults bench lint types format check docs site locked lock dist sbom audit clean soak fuzz
 
 demo: $(VENV)/installed
 	$(BIN)/snm demo
@@ -33,7 +34,7 @@ test: $(VENV)/installed-dev
 test-gpu: $(VENV)/installed-dev
 	SNM_TEST_GPU=1 $(BIN)/python -m pytest -k "cuda or (gpu and neural) or TestChoice" tests/test_gpu.py tests/test_neural.py
 
-# Numba checks the indices of arrays. The intrinsics of snm/kernels/simd.py read through pointers and are not checked.
+# Numba checks the indices of arrays, and the intrinsics of snm/kernels/simd.py those of a model's arrays that they read.
 # Compiled code depends on the setting, so it has a cache of its own.
 BOUNDS_TESTS := adjustment arpa backoff classes counts exchange features format gate golden kernels_numeric \
 	metafeatures mixing model parity scoring storage text
@@ -60,6 +61,18 @@ MINUTES ?= 10
 soak: $(VENV)/installed-dev
 	mkdir -p build
 	$(BIN)/python benchmarks/serving.py --soak $(MINUTES) --output build/soak.json
+
+# With bounds checks an index outside of an array is an error even where it does no harm by chance; without them kernels
+# are compiled as users have them.
+MODELS ?= 100000
+ARPA ?= 20000
+fuzz: $(VENV)/installed-dev
+	mkdir -p build
+	rm -rf build/fuzz-seeds
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds-checked $(BIN)/python -m tests.fuzz --seeds build/fuzz-seeds \
+		--models $(MODELS) --arpa $(ARPA) --seed $(SEED) --keep build/fuzz --output build/fuzz-checked.json
+	$(BIN)/python -m tests.fuzz --seeds build/fuzz-seeds --models $$(($(MODELS) / 5)) --arpa $$(($(ARPA) / 5)) \
+		--first $(MODELS) --seed $(SEED) --keep build/fuzz --output build/fuzz.json
 
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet kenlm

@@ -86,7 +86,9 @@ class CountedText:
     @cached_property
     def store(self) -> StoredCounts:
         """The counts of all features without word classes."""
-        return StoredCounts(self.path / STORE)
+        store = StoredCounts(self.path / STORE)
+        store.n_words = self.manifest["vocabulary"]["words"]
+        return store
 
 
 def layout_of(spec: FeatureSpec, words: int, events: int) -> KeyLayout:

@@ -16,8 +16,8 @@ def describe(m: dict[str, Any], path: Path) -> list[tuple[str, str]]:
     }  # fmt: skip
     with manifest.opening(path):
         rows = [*kinds.get(m["kind"], _model_rows)(m), ("size", _size_text(m))]
-    if "tokenizer" in m:
-        rows.append(("tokenizer", _tokenizer_text(m)))
+        if "tokenizer" in m:
+            rows.append(("tokenizer", _tokenizer_text(m)))
     return [*rows, ("written by", f"{m['written_by']}, format {m['version']}")]
 
 

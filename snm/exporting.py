@@ -71,6 +71,7 @@ def export_arpa(
         raise SettingsError(f"{model.path} has a cache, which an ARPA file cannot have; train a model without")
     if model.vocabulary.fields:
         raise SettingsError(f"{model.path} has fields of lines, which an ARPA file cannot have; train a model without")
+    model.check_structure()
     given = are_given(text)
     name = str(file_path("path", path))
     if isinstance(model, BackoffModel) and not given:

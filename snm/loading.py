@@ -27,6 +27,8 @@ _KINDS = {
 
 
 TRIES = 20  # to open a model that is being replaced
+MAX_DEPTH = 16  # of mixtures of mixtures
+MAX_MEMBERS = 128  # each takes memory in proportion to the words of all
 
 
 def load(path: str | Path, *, progress: Progress = silent) -> LanguageModel:
@@ -74,14 +76,20 @@ def is_arpa(path: Path) -> bool:
     return os.path.exists(path) and not os.path.isdir(path)
 
 
-def _open(path: str | Path) -> LanguageModel:
+def _open(path: str | Path, depth: int = 0) -> LanguageModel:
     described = manifest.read(Path(path))
     module, _, name = _KINDS[described["kind"]].partition(":")
     model_class = getattr(import_module(module), name)
     if described["kind"] in ("mixture", "sources", "hybrid"):
-        for folder in described["members"]:
-            if folder in ("", ".", "..") or Path(folder).name != folder:
-                raise FormatError(f"{path} is damaged: a member is {shown(folder)}; expected a folder of the model")
-        model_class = partial(model_class, members=[_open(Path(path) / folder) for folder in described["members"]])
+        members: list[str] = described["members"]
+        distinct = len(set(members)) == len(members) <= MAX_MEMBERS
+        for folder in members:
+            plain = folder not in ("", ".", "..") and Path(folder).name == folder and folder.isprintable()
+            if not plain or not distinct or (Path(path) / folder).is_symlink() or depth == MAX_DEPTH:
+                raise FormatError(
+                    f"{path} is damaged: a member is {shown(folder)}; expected up to {MAX_MEMBERS} folders of the "
+                    f"model, each once, no links, at most {MAX_DEPTH} one inside of another"
+                )
+        model_class = partial(model_class, members=[_open(Path(path) / folder, depth + 1) for folder in members])
     model: LanguageModel = model_class(path)
     return model

@@ -15,7 +15,8 @@ from snm import storage
 from snm.arguments import shown
 from snm.errors import FormatError
 from snm.features.extraction import Extractor
-from snm.text.spelling import MAX_ORDER, Spelling, thinned
+from snm.layouts.matrix import MARK_BITS
+from snm.text.spelling import MAX_BYTES, MAX_ORDER, Spelling, thinned
 from snm.text.tokenizers import Tokenizer, describe_tokenizer, read_tokenizer
 from snm.text.vocabulary import Vocabulary
 from snm.version import __version__
@@ -32,6 +33,7 @@ _ROWS = {
     "layout": dict.fromkeys(("target_bits", "type_bits", "bucket_bits"), range(64)),
     "hash_bits": range(64),
     "families": {"*": str},
+    "rows": SIZE,
     "links": SIZE,
 }
 _NETWORK = {
@@ -47,12 +49,15 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "snm": {
         **_ROWS,
         "pages": {
-            "bits": range(1, 64), "code_bytes": range(1, 3), "single_types": [SIZE], "unigram_code": range(256),
+            "bits": range(1, 65 - MARK_BITS), "code_bytes": range(1, 3), "single_types": [SIZE],
+            "unigram_code": range(256),
         },
         "training": {"prune": SIZE},
         "gate": (None, {"units": SIZE}),
     },
-    "backoff": {**_ROWS, "index": {"low": range(1 << 64), "shift": range(64)}},
+    "backoff": {
+        **_ROWS, "index": {"low": range(1 << 64), "shift": range(64)}, "text": {"tokens": SIZE, "oov": SIZE},
+    },
     "hsme": _NETWORK,
     "rnn": _NETWORK,
     "mixture": {"members": [str], "weights": [float], "links": SIZE},
@@ -91,7 +96,8 @@ def _check_extensions(path: Path, required: Any) -> None:
     names = required if isinstance(required, list) else [required]
     unknown = [shown(name) for name in names if name not in EXTENSIONS]
     if unknown:
-        raise FormatError(f"{path} requires {', '.join(unknown)}, which this program does not know; use a newer snm")
+        listed = ", ".join(unknown[:5])
+        raise FormatError(f"{path} requires {listed}, which this program does not know; use a newer snm")
 
 
 def read_counted(path: Path) -> dict[str, Any]:
@@ -125,8 +131,8 @@ def read_vocabulary(path: Path, manifest: dict[str, Any]) -> Vocabulary:
     tokenizer = tokenizer_of(path, manifest)
     try:
         return Vocabulary.read(file, expected["words"], expected["closed"], expected["document"], tokenizer)
-    except OSError as error:
-        raise FormatError(f"cannot read {file}: {error.strerror}") from error
+    except FormatError:
+        raise
     except ValueError as error:
         raise FormatError(f"{file} is damaged ({error}); restore or rebuild the model") from error
 
@@ -146,6 +152,7 @@ def write_spelling(folder: Path, words: bytes, vocabulary: Vocabulary) -> dict[s
     """
     if vocabulary.closed or not words:
         return {}
+    words = thinned(words, MAX_BYTES)
     spelling = Spelling.learn(words, vocabulary)
     (folder / SPELLING).write_bytes(words)
     described = {"order": spelling.order, "words": words.count(b"\n"), "known": spelling.known}
@@ -180,10 +187,7 @@ def read_spelling(path: Path, manifest: dict[str, Any]) -> Spelling | None:
     if described is None:
         return None
     _check(path, manifest, {"spelling": SPELLING_ENTRY}, storage.MODEL.remedy)
-    try:
-        words = (path / SPELLING).read_bytes()
-    except OSError as error:
-        raise FormatError(f"cannot read {path / SPELLING}: {error.strerror}") from error
+    words = storage.read_file(path / SPELLING, MAX_BYTES)
     if words.count(b"\n") != described["words"] or not words.endswith(b"\n") or not 0 <= described["known"] < 1:
         raise FormatError(
             f"{path / SPELLING} has {words.count(10):,} words, of known probability {described['known']}; expected "

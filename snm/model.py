@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from snm.arguments import MAX_THREADS, flag, real_number, shown, whole_number
-from snm.errors import ClosedModel, InputError, SettingsError
+from snm.errors import ClosedModel, FormatError, InputError, SettingsError
 from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.text.encoding import Sentence, Sentences, Text, as_lines, divide_lines, encode_files, encode_sentences
 from snm.text.spelling import Spelling
@@ -125,6 +125,16 @@ class LanguageModel(ABC):
     def faults(self) -> Iterator[tuple[bool, str]]:
         """Check everything that needs no text: (whether a check failed, what is wrong) for each check."""
 
+    def structure_faults(self) -> Iterator[tuple[bool, str]]:
+        """The faults of rows and links, which look-ups bound where they follow them: they are not read on opening."""
+        yield from ()
+
+    def check_structure(self) -> None:
+        """Raise an error if a row or a link is damaged: before something that reads all of them."""
+        for wrong, what in self.structure_faults():
+            if wrong:
+                raise FormatError(f"{self.path} is damaged: {what}; restore or rebuild the model")
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied by its path: the copy opens the folder again."""
         return type(self), (os.path.abspath(self.path),)
@@ -156,14 +166,32 @@ class LanguageModel(ABC):
 
     def probabilities(self, tokens: np.ndarray, *, threads: int = 1) -> np.ndarray:
         """P(tokens[k] | tokens before k) for every token; 0 where there is no event. (tokens,) float64"""
-        return self._probabilities(self._tokens("tokens", tokens), whole_number("threads", threads, 1, MAX_THREADS))
+        threads = whole_number("threads", threads, 1, MAX_THREADS)
+        return self._numbers(self._probabilities(self._tokens("tokens", tokens), threads))
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """P(w | context) for every word w; `context` begins with `<S>`. (words,) float64"""
         context = self._tokens("context", context)
         if not len(context) or context[0] != BEGIN or (context[1:] == BEGIN).any():
             raise SettingsError("a context does not begin with its only <S>; make contexts with model.context(text)")
-        return self._distribution(context)
+        return self._numbers(self._distribution(context))
+
+    def _numbers(self, p: np.ndarray) -> np.ndarray:
+        """Probabilities, if they are numbers; what is no number comes from a damaged model."""
+        if len(p) and not (p.min() >= 0 and p.max() < np.inf):
+            wrong = p[~((p >= 0) & (p < np.inf))][0]
+            raise FormatError(
+                f"{self.path} is damaged: it gives the probability {wrong}; see snm verify, or rebuild it"
+            )
+        return p
+
+    def check_ids(self, ids: np.ndarray) -> None:
+        """Raise an error if a row of the model has targets that are no words."""
+        if len(ids) and ids.max() >= len(self.vocabulary):
+            raise FormatError(
+                f"{self.path} is damaged: a target is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words; "
+                f"restore or rebuild the model"
+            )
 
     def _tokens(self, name: str, values: Any) -> np.ndarray:
         """Validated tokens. (tokens,) uint32"""
@@ -507,11 +535,11 @@ def total_score(words: list[tuple[str, float]]) -> float:
     return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
 
 
+@np.errstate(divide="ignore", over="ignore")
 def perplexity_report(vocabulary: Vocabulary, text: Text, p: np.ndarray, seconds: float) -> PerplexityReport:
-    """The perplexity of a text whose targets have these probabilities. (targets,)"""
+    """The perplexity of a text whose targets have these probabilities, which may be infinite. (targets,)"""
     known = text.tokens[text.targets()] != UNKNOWN
-    with np.errstate(divide="ignore"):
-        logs = np.log(p)
+    logs = np.log(p)
     scored = logs[known] if vocabulary.closed else logs
     oov = len(known) - int(known.sum())
     words = text.words + text.sentences if vocabulary.tokenizer is not None else text.events

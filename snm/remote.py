@@ -25,10 +25,9 @@ import numpy.typing as npt
 from snm import system
 from snm.arguments import shown
 from snm.errors import FormatError, InputError, MissingExtra, ModelNotFound, SettingsError
-from snm.storage import MANIFEST, read_fully
+from snm.storage import MANIFEST, MAX_MANIFEST, read_fully
 
 COPIED_BYTES = 16 << 20  # at a time
-MAX_MANIFEST = 8 << 20  # bytes: JSON takes many times its size in memory
 FILE_NAME = re.compile(r"(\w[\w.-]*/){0,8}\w[\w.-]*", re.ASCII)
 """Names of a model's files: no hidden ones, none outside its folder."""
 

@@ -16,9 +16,11 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -37,6 +39,9 @@ FORMAT = "snm-model"
 VERSION = 3
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.txt"
+CHECKSUM = "checksum"  # the entry of a manifest with the manifest's own
+MAX_MANIFEST = 8 << 20  # bytes: JSON takes many times its size in memory
+MAX_NAME = 1024  # characters of a file's name, with the folders of members
 NPY_HEADER = 128  # bytes of the header of a one-dimensional .npy file
 CHUNK_BYTES = 4 << 20  # written at a time
 FREED_BYTES = 4096  # disk is freed in multiples of these
@@ -223,7 +228,7 @@ class ModelWriter:
         kind = {"format": self.kind.format, "version": self.kind.version}
         manifest = {**kind, **manifest, "files": dict(sorted(entries.items()))}
         half = self.folder / f"{MANIFEST}.half"  # a folder with a manifest is whole
-        half.write_bytes(f"{json.dumps(manifest, indent=1)}\n".encode())
+        half.write_bytes(sealed(manifest))
         system.sync(half)
         os.rename(half, self.folder / MANIFEST)
         self._rename()
@@ -471,32 +476,71 @@ def link_file(source: Path, target: Path) -> None:
         shutil.copy2(file, target)
 
 
-def open_array(path: Path, *types: str) -> np.ndarray:
-    """Map a one-dimensional array of one of these dtypes. Copy-on-write: kernels are compiled for writable arrays."""
+@contextmanager
+def plain_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file of a model, open to read. A pipe or a device, which may have no end, is an error."""
     try:
-        if path.stat().st_size > NPY_HEADER:
-            array: np.ndarray = np.lib.format.open_memmap(path, "c")
-        else:  # an empty file cannot be mapped
-            array = read_array(path)
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        with open(path, "rb") as file:
+            yield file
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
-    except Exception as error:  # NumPy parses the header as Python, which can fail in many ways
-        raise FormatError(f"{path}: not a readable array ({shown(error)}); restore or rebuild the model") from error
-    if array.ndim != 1 or (types and array.dtype.str not in types):
-        raise FormatError(
-            f"{path} is an array of {array.dtype.str} of shape {array.shape}; expected one dimension"
-            f"{types and ' of '}{' or '.join(types)}; restore or rebuild the model"
-        )
-    mapping = _mapping_of(array)
-    if mapping is not None:
-        system.use_huge_pages(mapping)
-    return np.asarray(array)
+    except ValueError as error:  # a name with a NUL
+        raise FormatError(f"cannot read {shown(path)}: {error}") from error
 
 
-def read_array(path: Path) -> np.ndarray:
-    """Read an array of any shape. `np.load` would also open zip files."""
-    with open(path, "rb") as file:
-        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+def read_file(path: Path, most: int | None = None) -> bytes:
+    """The bytes of a file of a model; an error if there are more than `most`, or than the machine has memory."""
+    most = (system.machine_bytes() or sys.maxsize) if most is None else most
+    with plain_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise FormatError(f"{path} is damaged: it has {size:,} bytes; expected up to {most:,}")
+        return file.read()
+
+
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00v\x00\{'descr': '([<|][a-z]\d)', 'fortran_order': False, 'shape': \((\d{1,18}),\), \} *\n"
+)
+"""Of a one-dimensional array: all that a model has. NumPy parses headers as Python, which can fail in many ways."""
+
+
+def open_array(path: Path, *types: str) -> np.ndarray:
+    """Map a one-dimensional array of one of these dtypes. Copy-on-write: kernels are compiled for writable arrays."""
+    expected = f"expected one dimension{types and ' of '}{' or '.join(types)}; restore or rebuild the model"
+    with plain_file(path) as file:
+        header, size = file.read(NPY_HEADER), os.fstat(file.fileno()).st_size
+        found = _HEADER.fullmatch(header)
+        if found is None or len(header) < NPY_HEADER:
+            raise FormatError(f"{path}: not a readable array; {expected}")
+        name, length = found[1].decode(), int(found[2])
+        if types and name not in types:
+            raise FormatError(f"{path} is an array of {name}; {expected}")
+        try:
+            dtype = np.dtype(name)
+        except TypeError:
+            raise FormatError(f"{path} is an array of {name}; {expected}") from None
+        if size != NPY_HEADER + length * dtype.itemsize:
+            raise FormatError(
+                f"{path} has {size:,} bytes; its header tells of {length:,} numbers of {name}; {expected}"
+            )
+        if not length:  # nothing cannot be mapped
+            return np.empty(0, dtype)
+        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    system.use_huge_pages(mapping)
+    return np.frombuffer(mapping, dtype, length, NPY_HEADER)
+
+
+def read_array(path: Path, dtype: np.dtype[Any] | None = None) -> np.ndarray:
+    """Read an array of any shape; with `dtype`, one dimension of it. `np.load` would also open zip files."""
+    with plain_file(path) as file, warnings.catch_warnings(action="ignore"):
+        try:
+            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        except Exception as error:  # NumPy parses the header as Python, which can fail in many ways
+            raise FormatError(f"{path}: not a readable array ({shown(error)})") from error
+    if dtype is not None and (array.dtype != dtype or array.ndim != 1):
+        raise FormatError(f"{path} is an array of {array.dtype} of shape {array.shape}; expected {dtype}")
     return array
 
 
@@ -515,6 +559,7 @@ def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
     return owner if isinstance(owner, mmap.mmap) else None
 
 
@@ -527,8 +572,34 @@ def version_of(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
+_NO_DIGEST = b"0" * 64
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+def sealed(manifest: dict[str, Any]) -> bytes:
+    """The bytes of a manifest, with a checksum: the SHA-256 of these bytes with zeros in place of its 64 digits."""
+    data = f"{json.dumps({**manifest, CHECKSUM: _NO_DIGEST.decode()}, indent=1)}\n".encode()
+    return _resealed(data, _NO_DIGEST, hashlib.sha256(data).hexdigest().encode())
+
+
+def _resealed(data: bytes, digest: bytes, other: bytes) -> bytes:
+    """A manifest with another checksum in place of the last occurrence of this one."""
+    before, _, after = data.rpartition(digest)
+    return before + other + after
+
+
+def _check_seal(file: Path, data: bytes, manifest: dict[str, Any], remedy: str) -> None:
+    """Take the checksum out of a manifest, and raise an error if it is wrong. Those of older versions have none."""
+    if CHECKSUM not in manifest:
+        return
+    digest = manifest.pop(CHECKSUM)
+    plain = _resealed(data, digest.encode(), _NO_DIGEST) if _DIGEST.fullmatch(digest) else b""
+    if hashlib.sha256(plain).hexdigest() != digest:
+        raise FormatError(f"{file} is damaged: it differs from its checksum; {remedy}")
+
+
 def read_manifest(path: Path, kind: FolderKind = MODEL) -> dict[str, Any]:
-    """Read the manifest of a folder; validate the format and the sizes of all files."""
+    """Read the manifest of a folder; validate its checksum, the format and the sizes of all files."""
     path = Path(path)
     if not path.exists():
         raise ModelNotFound(f"{path}: no such {kind.what}")
@@ -537,23 +608,48 @@ def read_manifest(path: Path, kind: FolderKind = MODEL) -> dict[str, Any]:
         raise FormatError(
             f"{path} is not a {kind.what}: expected a folder with {MANIFEST}, as written by {kind.written_by}"
         )
+    data = read_file(file, MAX_MANIFEST)
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(data.decode())
+        if b"\\ud" in data.lower():  # half a character, which no terminal takes
+            json.dumps(manifest, ensure_ascii=False).encode()
         found = manifest["format"], manifest["version"]
+        _check_format(path, found, kind)
+        _check_seal(file, data, manifest, kind.remedy)
         files = {name: int(entry["bytes"]) for name, entry in manifest["files"].items()}
-    except OSError as error:
-        raise FormatError(f"cannot read {file}: {error.strerror}") from error
+    except FormatError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise FormatError(f"{file} is damaged ({shown(error)}); {kind.remedy}") from error
-    _check_format(path, found, kind)
     for name, expected in files.items():
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if not is_plain_name(name):
             raise FormatError(f"{file} is damaged: it lists the file {shown(name)}; expected files of its folder")
-        size = (path / name).stat().st_size if (path / name).is_file() else None
+        size = _size_of(path / name)
         if size != expected:
             state = "is missing" if size is None else f"has {size} bytes"
             raise FormatError(f"{path / name} {state}; expected {expected} bytes; {kind.remedy}")
     return manifest
+
+
+def _size_of(path: Path) -> int | None:
+    """Bytes of a plain file; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a manifest may list a file of this name: relative, of its folder, text on one line, and not long."""
+    path = Path(name)
+    return (
+        len(name) <= MAX_NAME
+        and name.isprintable()
+        and not path.is_absolute()
+        and ".." not in path.parts
+        and bool(path.parts)
+    )
 
 
 def _check_format(path: Path, found: tuple[Any, Any], kind: FolderKind) -> None:

@@ -27,7 +27,7 @@ from snm.layouts.counts import Counts
 from snm.layouts.keys import KeyLayout
 from snm.reference import counts as reference
 from snm.settings import Settings
-from snm.storage import MANIFEST, ArrayWriter
+from snm.storage import MANIFEST, ArrayWriter, sealed
 from tests.conftest import SMALL_SKIPS, random_text, vocabulary_of, write_bigrams
 from tests.test_cli import fails, ok, run
 from tests.test_count_store import CASES, counts_of, key_of, rows_of_keys, same
@@ -484,14 +484,14 @@ def test_a_missing_or_cut_file(file: str, damaged: Path) -> None:
 )
 def test_a_changed_manifest(entry: str, value: Any, said: str, damaged: Path) -> None:
     entries = json.loads((damaged / MANIFEST).read_text())
-    (damaged / MANIFEST).write_text(json.dumps({**entries, entry: value}))
+    (damaged / MANIFEST).write_bytes(sealed({**entries, entry: value}))
     check_refused(damaged, said)
 
 
 def test_a_text_that_contradicts_its_figures(damaged: Path) -> None:
     entries = json.loads((damaged / MANIFEST).read_text())
     entries["text"]["sentences"] += 1
-    (damaged / MANIFEST).write_text(json.dumps(entries))
+    (damaged / MANIFEST).write_bytes(sealed(entries))
     check_refused(damaged, "contradict each other")
 
 

@@ -18,6 +18,7 @@ from snm.reference import decoding as reference
 from snm.scoring.hybrid import HybridModel
 from snm.scoring.members import events_of
 from snm.settings import HYBRIDS, Settings
+from snm.storage import sealed
 from snm.text.encoding import encode_lines
 from tests.channel import LABELS, logits_of
 from tests.conftest import SMALL_SKIPS
@@ -195,7 +196,7 @@ def test_bad_input(parts: list[Path], tmp_path: Path, mixed: HybridModel) -> Non
             snm.mix_gated([parts[0], cached], iter(farm(30, 1)), tmp_path / "d")
     manifest = json.loads((one.path / "manifest.json").read_text())
     manifest["members"] = ["member0", "member2"]
-    (one.path / "manifest.json").write_text(json.dumps(manifest))
+    (one.path / "manifest.json").write_bytes(sealed(manifest))
     with pytest.raises(FormatError):
         snm.load(one.path)
 

@@ -33,6 +33,7 @@ from snm.model import LanguageModel
 from snm.pipeline import train
 from snm.progress import Advance
 from snm.settings import Settings
+from snm.storage import sealed
 from snm.text.encoding import encode_files, encode_lines
 from tests.conftest import random_text, vocabulary_of
 from tests.test_cli import fails, ok
@@ -430,7 +431,7 @@ def test_a_damaged_model_is_refused(models: dict[str, Path], tmp_path: Path) -> 
     shutil.copytree(models["rnn"], tmp_path / "m")
     manifest = json.loads((tmp_path / "m" / "manifest.json").read_text())
     manifest["arrays"]["nodes"] = [3, 5]
-    (tmp_path / "m" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "m" / "manifest.json").write_bytes(sealed(manifest))
     with pytest.raises(FormatError, match="damaged"):
         snm.load(tmp_path / "m")
 

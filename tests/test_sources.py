@@ -18,6 +18,7 @@ from snm.scoring.model import SnmModel
 from snm.scoring.sources import SourcesModel
 from snm.settings import Settings
 from snm.sources import named_sources
+from snm.storage import sealed
 from snm.text.encoding import encode_lines
 from tests.conftest import SMALL_SKIPS
 from tests.test_cli import fails, ok, run
@@ -345,7 +346,7 @@ def test_damaged_members_are_noticed(sources: SourcesModel, texts: dict[str, Pat
     path = made.path / "manifest.json"
     manifest = json.loads(path.read_text())
     for change in ({"names": ["one"]}, {"members": ["..", "member1"]}, {"gate": {"units": 3}}):
-        path.write_text(json.dumps({**manifest, **change}))
+        path.write_bytes(sealed({**manifest, **change}))
         with pytest.raises(FormatError, match=r"damaged|the gate has"):
             snm.load(made.path)
 

@@ -18,6 +18,7 @@ from snm.evaluation import verify
 from snm.model import bits_per_byte
 from snm.reference.spelling import BOUNDARY, SYMBOLS, ByteModel
 from snm.settings import Settings
+from snm.storage import sealed
 from snm.text import spelling as module
 from snm.text.encoding import encode_files, read_corpus
 from snm.text.spelling import RareWords, Spelling, spans_of, words_to_learn
@@ -232,7 +233,7 @@ def test_a_damaged_spelling_model_is_found(model: snm.LanguageModel, tmp_path: P
             (path / file.name).write_bytes(file.read_bytes())
         manifest = json.loads((path / "manifest.json").read_text())
         manifest["spelling"] |= entries
-        (path / "manifest.json").write_text(json.dumps(manifest))
+        (path / "manifest.json").write_bytes(sealed(manifest))
         return path
 
     for entries in ({"order": 9}, {"words": 7}, {"known": "no"}, {"known": 1.0}):

@@ -23,7 +23,7 @@ from snm.kernels import matrix_writing as matrix_writing_kernels
 from snm.layouts.matrix import LINE, Spread
 from snm.pipeline import train
 from snm.settings import Settings
-from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array
+from snm.storage import MANIFEST, ArrayWriter, ModelWriter, open_array, sealed
 from tests.conftest import entry_of
 
 
@@ -103,19 +103,19 @@ def test_a_damaged_manifest(copy: Path) -> None:
 
 def test_another_version(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
-    (copy / MANIFEST).write_text(json.dumps({**manifest, "version": 99}))
+    (copy / MANIFEST).write_bytes(sealed({**manifest, "version": 99}))
     refused(copy, "version 99", "reads snm-model version 3", "a newer snm wrote it: upgrade snm")
 
 
 def test_a_model_that_requires_what_is_not_known(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
-    (copy / MANIFEST).write_text(json.dumps({**manifest, "requires": ["colours"]}))
+    (copy / MANIFEST).write_bytes(sealed({**manifest, "requires": ["colours"]}))
     refused(copy, "requires 'colours'", "does not know", "newer snm")
 
 
 def test_another_kind(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
-    (copy / MANIFEST).write_text(json.dumps({**manifest, "kind": "oracle"}))
+    (copy / MANIFEST).write_bytes(sealed({**manifest, "kind": "oracle"}))
     refused(copy, "kind 'oracle'")
 
 
@@ -147,7 +147,7 @@ def change(copy: Path, name: str, work: Callable[[np.ndarray], None]) -> None:
     manifest["files"][path.name] = {
         "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }  # fmt: skip
-    (copy / MANIFEST).write_text(json.dumps(manifest))
+    (copy / MANIFEST).write_bytes(sealed(manifest))
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_faulty_long_row_is_found_by_verify(tmp_path: Path, work: Callable[[np
 def test_an_incomplete_manifest(copy: Path) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
     for missing in ("layout", "features", "pages"):
-        (copy / MANIFEST).write_text(json.dumps({k: v for k, v in manifest.items() if k != missing}))
+        (copy / MANIFEST).write_bytes(sealed({k: v for k, v in manifest.items() if k != missing}))
         refused(copy, "is damaged", missing)
-    (copy / MANIFEST).write_text(json.dumps({**manifest, "files": {"data.npy": {}}}))
+    (copy / MANIFEST).write_bytes(sealed({**manifest, "files": {"data.npy": {}}}))
     refused(copy, "is damaged")
 
 

@@ -24,7 +24,7 @@ from snm.errors import FormatError, InputError, SettingsError
 from snm.model import LanguageModel, StatefulModel
 from snm.reference import tokenizers as reference
 from snm.scoring.lines import score_block
-from snm.storage import MANIFEST
+from snm.storage import MANIFEST, sealed
 from snm.text.encoding import encode_files
 from snm.text.tokenizers import Bytes, Characters, Tokenizer, open_tokenizer
 
@@ -408,7 +408,7 @@ def test_neural_models(corpus_file: Path, tmp_path: Path, model: str) -> None:
 def damaged(path: Path, entry: Any) -> Path:
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["tokenizer"] = entry
-    (path / MANIFEST).write_text(json.dumps(manifest))
+    (path / MANIFEST).write_bytes(sealed(manifest))
     return path
 
 

@@ -7,7 +7,9 @@ and specification can be read side by side. docs/format.md, section 12, specifie
 
 from __future__ import annotations
 
+import hashlib
 import json
+import operator
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +23,14 @@ from snm.errors import FormatError
 from snm.kernels import count_codes as kernels
 from snm.layouts.counts import CHUNK, Counts
 from snm.layouts.keys import KeyLayout
-from snm.storage import NPY_HEADER, ArrayWriter, file_sha256, read_array, read_fully
+from snm.storage import MAX_MANIFEST, NPY_HEADER, ArrayWriter, file_sha256, read_array, read_file, read_fully
 
 FORMAT, VERSION = "snm-counts", 1
 DESCRIPTION, CHUNKS, CODES, WORDS = "counts.json", "chunks.npy", "codes.npy", "words.npy"
 SEARCHED_ROWS = 1 << 18  # decoded at a time, by each thread, to find the rows of keys
+MAX_WORDS = 1 << 32  # of a vocabulary
 FREED_BLOCK = 4096  # bytes: of disk that can be freed
+PADDING = np.full(kernels.PADDING, 0xFFFFFFFFFFFFFFFF, np.uint64)
 
 
 class Encoded(NamedTuple):
@@ -63,8 +67,8 @@ def encode(counts: Counts, first: int, last: int, layout: KeyLayout) -> Encoded:
 def decode(encoded: Encoded, layout: KeyLayout) -> Counts:
     """The rows that were encoded."""
     counts = Counts.empty(encoded.rows, encoded.links)
-    codes = np.append(encoded.codes, np.uint64(0))
-    kernels.decode_chunks(codes, encoded.chunks, encoded.first, layout.bucket_bits, 0, 0, counts)
+    codes = np.append(encoded.codes, PADDING)
+    kernels.decode_chunks(codes, encoded.chunks, encoded.first, layout.bucket_bits, MAX_WORDS, 0, 0, counts)
     return counts
 
 
@@ -126,19 +130,22 @@ class CountsWriter:
 class StoredCounts:
     """Counts in a folder. No file stays open; what is read is checked."""
 
+    n_words = MAX_WORDS
+    """Of the vocabulary, where it is known: no target is above."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             self._open()
         except OSError as error:
             raise FormatError(f"cannot read the counts in {folder}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, FormatError):
-                raise
+        except FormatError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise self._damaged(folder / DESCRIPTION, shown(error)) from error
 
     def _open(self) -> None:
-        self.description: dict[str, Any] = json.loads((self.folder / DESCRIPTION).read_bytes())
+        self.description: dict[str, Any] = json.loads(read_file(self.folder / DESCRIPTION, MAX_MANIFEST))
         d = self.description
         if (d["format"], d["version"]) != (FORMAT, VERSION):
             raise FormatError(
@@ -146,10 +153,12 @@ class StoredCounts:
                 f"{FORMAT} version {VERSION}; count the text again"
             )
         for name in (CHUNKS, WORDS):
-            if file_sha256(self.folder / name) != d["files"][name]["sha256"]:
+            if hashlib.sha256(read_file(self.folder / name)).hexdigest() != d["files"][name]["sha256"]:
                 raise self._damaged(self.folder / name, "its checksum differs from the description's")
         self.layout = KeyLayout(**d["layout"])
-        self.first, self.last = d["buckets"]
+        if not self.layout.is_valid:
+            raise self._damaged(self.folder / DESCRIPTION, f"the keys are {self.layout}")
+        self.first, self.last = map(operator.index, d["buckets"])
         """The range of buckets whose rows are here."""
         self.rows, self.links = int(d["rows"]), int(d["links"])
         """Of all features but the empty one."""
@@ -160,12 +169,24 @@ class StoredCounts:
         given = d.get("links_by_type")  # counts of older versions have none
         self.links_by_type = None if given is None else np.array(given, np.int64)
         """The same of links."""
-        self.chunks = read_array(self.folder / CHUNKS)
+        self.chunks = read_array(self.folder / CHUNKS, CHUNK)
         """(buckets,) CHUNK"""
-        self._sum_up()
         size = (self.folder / CODES).stat().st_size
-        if size != NPY_HEADER + 8 * self._codes[-1] or len(self.chunks) != self.last - self.first:
+        self._check_chunks(size)
+        self._sum_up()
+        if size != NPY_HEADER + 8 * self._codes[-1]:
             raise self._damaged(self.folder / CODES, f"it has {size} bytes")
+
+    def _check_chunks(self, size: int) -> None:
+        """Raise an error if the codes, of `size` bytes, cannot be those of the chunks: a row or a link takes a bit."""
+        chunks, most = self.chunks, 8 * size
+        sums = [chunks[name].sum(dtype=np.float64) for name in ("words", "rows", "links")]
+        least = min((int(chunks[name].min(initial=0)) for name in ("words", "rows", "links")), default=0)
+        known = (self.rows, self.links) == (chunks["rows"].sum(), chunks["links"].sum())
+        types = {len(a) for a in (self.rows_by_type, self.singles_by_type) if a.ndim == 1}
+        fits = 0 <= self.first <= self.last <= 1 << self.layout.bucket_bits and len(chunks) == self.last - self.first
+        if least < 0 or max(sums) > most or not known or not fits or types != {1 << self.layout.type_bits}:
+            raise self._damaged(self.folder / CHUNKS, "its figures contradict each other")
 
     def _sum_up(self) -> None:
         """Find the words of code, rows and links before each bucket. (buckets + 1,) int64"""
@@ -178,7 +199,7 @@ class StoredCounts:
     @property
     def words(self) -> np.ndarray:
         """How often each word of the vocabulary occurs, `<S>` once in each segment. (words,) int64"""
-        return read_array(self.folder / WORDS)
+        return read_array(self.folder / WORDS, np.dtype(np.int64))
 
     @property
     def bytes(self) -> int:
@@ -189,8 +210,8 @@ class StoredCounts:
         """The rows of the buckets [first, last)."""
         first, last = (min(max(bucket, self.first), self.last) - self.first for bucket in (first, max(first, last)))
         begin, end = int(self._codes[first]), int(self._codes[last])
-        codes = np.zeros(end - begin + 1, np.uint64)
-        self._read_codes(begin, codes[:-1])
+        codes = np.append(np.empty(end - begin, np.uint64), PADDING)
+        self._read_codes(begin, codes[: end - begin])
         row, link = self._rows[first], self._links[first]
         counts = Counts.empty(int(self._rows[last] - row), int(self._links[last] - link))
         counts.offsets[-1] = 0
@@ -199,7 +220,7 @@ class StoredCounts:
             a, b = buckets
             damaged = kernels.decode_chunks(
                 codes[self._codes[a] - begin :], self.chunks[a:b], self.first + a, self.layout.bucket_bits,
-                self._rows[a] - row, self._links[a] - link, counts,
+                self.n_words, self._rows[a] - row, self._links[a] - link, counts,
             )  # fmt: skip
             if damaged >= 0:
                 raise self._damaged(self.folder / CODES, f"bucket {self.first + a + damaged} has another checksum")

@@ -35,6 +35,8 @@ DEFAULT_CAP = 20  # where the skip length of `*` ends
 MAX_WORDS = 32  # most remote or adjacent words of one feature
 MAX_SPAN = 1000  # most words between the farthest word of a feature and its target
 MAX_TEMPLATES = 1024
+MAX_TERMS = 256
+MAX_CACHES = 64
 PRESETS: dict[str, str] = {
     "small": "ngram(0..4) + class(r=1..4, a=0)",
     "medium": "ngram(0..4) + skip(r=1..2, s=1, words=1..3) + skip(r=1, s=1..10, words=1..2, tied) "
@@ -257,6 +259,8 @@ def _parse(text: str) -> list[Term]:
 
 def _split_terms(text: str) -> list[str]:
     pieces = [piece.strip() for piece in text.split("+")]
+    if len(pieces) > MAX_TERMS:
+        raise SpecError(f"features {shown(text)}: {len(pieces)} terms; the most is {MAX_TERMS}")
     if not all(pieces):
         raise SpecError(
             f"features {shown(text)}: an empty term; expected a sum such as 'ngram(0..4) + skip(r=1, s=1, a=1)'"
@@ -383,7 +387,8 @@ def _parse_range(text: str, piece: str, name: str, most: int) -> Range:
 def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Template]]:
     """All types and templates of a specification, each once, in a fixed order."""
     skips: dict[FeatureType, set[int]] = {}  # skip lengths of each type
-    for term in terms:
+    caches = 0
+    for term in dict.fromkeys(terms):
         if term.kind in ("skip", "class") and not _shapes(term):
             raise SpecError(f"{term}: no feature meets all these limits; words must be r + a")
         if term.kind == "family":
@@ -391,6 +396,9 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Templ
                 skips.setdefault(FeatureType(0, 0, 0, term.family, column), {0})
             continue
         if term.kind == "cache":
+            caches += len(term.a.upto(MAX_WORDS))
+            if caches > MAX_CACHES:
+                raise SpecError(f"features {shown(text)}: {caches} caches; the most is {MAX_CACHES}")
             continue
         if term.kind == "side":
             for a in term.a.upto(MAX_WORDS):
@@ -400,6 +408,8 @@ def _expand(terms: list[Term], text: str) -> tuple[list[FeatureType], list[Templ
             for s in term.s.upto(term.cap):
                 made = FeatureType(r, None if term.tied else s, a, classes=term.kind == "class")
                 skips.setdefault(made, set()).add(s)
+            if sum(map(len, skips.values())) > MAX_TEMPLATES:
+                raise SpecError(f"features {shown(text)}: too many templates; the most is {MAX_TEMPLATES}")
 
     def place(t: FeatureType) -> tuple[str | int, ...]:
         return t.family or "", t.side or "", t.classes, t.r > 0, t.s is None, t.r, t.s or 0, t.a, t.column

@@ -23,8 +23,8 @@ from snm.integrations.model_card import model_card
 from snm.loading import is_arpa, load
 from snm.model import LanguageModel, PerplexityReport
 from snm.progress import Advance, Notify, Progress, ignore, silent
-from snm.remote import MAX_MANIFEST, listed_files
-from snm.storage import MANIFEST
+from snm.remote import listed_files
+from snm.storage import MANIFEST, MAX_MANIFEST
 from snm.version import __version__
 
 REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)

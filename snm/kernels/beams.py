@@ -134,7 +134,7 @@ def model_of(record, starts_type, link_type, code_type):
         carray(pointer(record.starts_at), (record.n_starts,), starts_type),
         carray(pointer(record.data_at), (record.n_bytes,), np.uint8),
         carray(pointer(record.long_links_at), (record.n_positions,), link_type),
-        carray(pointer(record.singles_at), (record.n_single_types, words), code_type),
+        carray(pointer(record.singles_at), (record.n_single_types, words if record.n_single_types else 0), code_type),
         floats(record.values_at, (record.n_values,)),
         floats(record.unigrams_at, (words,)),
         longs(record.single_of_template_at, (n,)),

@@ -13,6 +13,8 @@ from snm.kernels.simd import lowest_bit
 
 KEY_SHIFT = 2  # the lowest two bits of every key are 01
 LENGTHS = 65  # of numbers, in bits
+PADDING = 16  # words of ones behind codes that are decoded: in damaged ones, a row or a link ends there at the latest
+MAX_COUNT = np.uint64(1 << 62)  # of a link; more in damaged codes only
 _ONE, _TWO, _6, _63, _64 = (np.uint64(n) for n in (1, 2, 6, 63, 64))
 
 
@@ -85,7 +87,7 @@ def get(words, position, bits):
 @helper
 def get_gamma(words, position):
     """The number, and the position after it."""
-    length = count_zeros(words, position)
+    length = min(count_zeros(words, position), 63)  # more in damaged codes only
     number = (_ONE << np.uint64(length)) | get(words, position + length + 1, length)
     return number, position + 2 * length + 1
 
@@ -205,24 +207,40 @@ def checksum(words):
     return found
 
 
+@helper
+def has_valid_bits(chunk):
+    """Whether the parameters of its codes are such as `plan_chunks` chooses."""
+    return 0 <= chunk.key_bits <= 62 and 0 <= chunk.target_bits <= 32 and 0 <= chunk.gap_bits <= 32
+
+
 @kernel
-def decode_chunks(words, chunks, first_bucket, bucket_bits, row, link, counts):
+def decode_chunks(words, chunks, first_bucket, bucket_bits, n_words, row, link, counts):
     """Write the rows of buckets to `counts`, from a row and a link on; return the index of a damaged chunk, or -1.
 
-    words: the code of the first chunk begins at 0; one word more than all chunks have.
+    words: the code of the first chunk begins at 0; PADDING words of ones follow the last. n_words: of the vocabulary.
+    A chunk is damaged if its checksum is wrong, and if it has other rows and links than it says, or keys and targets
+    that there are not: whoever wrote it may have written the checksum too.
     """
-    at = np.int64(0)
+    at, n_words, bucket_shift = np.int64(0), np.uint64(n_words), np.uint64(64 - KEY_SHIFT - bucket_bits)
     for b in range(len(chunks)):
+        if not 0 <= chunks[b].words <= len(words) - PADDING - at or not has_valid_bits(chunks[b]):
+            return b
         if checksum(words[at : at + chunks[b].words]) != chunks[b].checksum:
             return b
         key_bits, target_bits, gap_bits = chunks[b].key_bits, chunks[b].target_bits, chunks[b].gap_bits
-        before = np.uint64(first_bucket + b) << np.uint64(64 - KEY_SHIFT - bucket_bits)
-        position = at << 6
+        bucket = np.uint64(first_bucket + b)
+        before = bucket << bucket_shift
+        position, end = at << 6, (at + chunks[b].words) << 6
+        last_row, last_link = row + chunks[b].rows, link + chunks[b].links
+        if not (row <= last_row <= len(counts.features) and link <= last_link <= len(counts.targets)):
+            return b
         for _ in range(chunks[b].rows):
             zeros = count_zeros(words, position)
             position += zeros + 1
             key = before + ((np.uint64(zeros) << np.uint64(key_bits)) | get(words, position, key_bits))
             position += key_bits
+            if key < before or key >> bucket_shift != bucket:
+                return b
             before = key + _ONE
             counts.features[row] = (key << _TWO) | _ONE
             counts.offsets[row] = link
@@ -240,16 +258,25 @@ def decode_chunks(words, chunks, first_bucket, bucket_bits, row, link, counts):
                 number, position = get_gamma(words, position)
                 count = np.int64(number)
             total = count
+            inside = position <= end and 0 < links <= last_link - link
+            if not inside or target >= n_words or np.uint64(count) > MAX_COUNT:
+                return b
             counts.targets[link], counts.link_counts[link] = np.uint32(target), count
             for i in range(link + 1, link + links):
                 number, position = get_golomb(words, position, gap_bits)
-                target += number + _ONE
+                target += min(number, n_words) + _ONE
                 number, position = get_gamma(words, position)
+                if position > end or target >= n_words or number > MAX_COUNT or total < 0:
+                    return b
                 counts.targets[i], counts.link_counts[i] = np.uint32(target), np.int64(number)
                 total += np.int64(number)
+            if total < 0:  # beyond 63 bits
+                return b
             counts.feature_counts[row] = total
             link += links
             row += 1
+        if row != last_row or link != last_link:
+            return b
         at += chunks[b].words
     counts.offsets[row] = link
     return -1

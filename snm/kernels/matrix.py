@@ -3,6 +3,11 @@
 A look-up reads the directory `starts`, then one page, which is a cache line or two. A long row lies outside its page,
 as a hash table of packed links: the spread target selects a line, and a link that does not fit into its line is in the
 next one. So one memory access finds a link, or shows that there is none.
+
+Arrays may come from a stranger's file, and are too large to be validated when it is opened. So whatever they say is
+compared with the length of the array before it is followed: a page, a record or a link outside of it is not there.
+Of arrays that a model may have, that a look-up reads outside none follows from: `data` ends with PADDING bytes behind
+the last page, and a record takes less; `long_links` has whole lines.
 """
 
 import numpy as np
@@ -31,6 +36,7 @@ from snm.layouts.matrix import (
     MARK_BITS,
     MAX_IN_PAGE,
     MAX_UNSUMMED,
+    PADDING,
     WIDE,
 )
 
@@ -61,11 +67,17 @@ def code_of(link, spread):
 
 
 @helper
+def end_of_pages(matrix):
+    """Where the last page ends in `data`, at most. A record that begins before is inside of `data`."""
+    return np.int64(len(matrix.data) - PADDING)
+
+
+@helper
 def page_start(key, matrix):
-    """Where the page of `key` begins in `data`, or -1 if the page is empty."""
+    """Where the page of `key` begins in `data`; below 0 if the page is empty, or not inside of `data`."""
     page = key >> matrix.shift
-    at = np.int64(matrix.starts[page])
-    return at if key != ABSENT and np.int64(matrix.starts[page + np.uint64(1)]) > at else np.int64(-1)
+    at, end = np.int64(matrix.starts[page]), np.int64(matrix.starts[page + np.uint64(1)])
+    return at if key != ABSENT and at < end and end <= end_of_pages(matrix) else np.int64(-1)
 
 
 @helper
@@ -84,18 +96,20 @@ def record_at(key, at, matrix):
     NO_ROW if there is no row; -1 - target if the entry is the row's only target. Pages of up to MARKS rows take no
     branch: whether there is a row is unpredictable, and a misprediction costs more than the comparison of all marks.
     """
-    page = max(at, np.int64(0))
+    page, end = max(at, np.int64(0)), end_of_pages(matrix)
     rows, mark = np.int64(matrix.data[page]), mark_of(key, matrix.shift)
     hits = matches(matrix.data, page + 1, mark) & ((np.int64(1) << min(rows, MARKS)) - 1)
     row = lowest_bit(hits) if hits else np.int64(0)
     if rows > MARKS and not hits:
         row = MARKS
-        while row < rows and read_u4(matrix.data, page + 1 + 3 * row) & _MARK != mark:
+        while row < rows and read_u4(matrix.data, min(page + 1 + 3 * row, end)) & _MARK != mark:
             row += 1
         hits = np.int64(row < rows)
-    entry = np.int64(read_u2(matrix.data, page + 1 + 3 * rows + 2 * row))
+    entry = np.int64(read_u2(matrix.data, min(page + 1 + 3 * rows + 2 * row, end)))
     record = -1 - entry if entry < INLINE else page + 1 + 5 * rows + entry - INLINE
-    return record if hits and at >= 0 else np.int64(NO_ROW)
+    targets = np.int64(matrix.singles.shape[1])
+    inside = np.uint64(record + targets) <= np.uint64(end + targets)  # from -targets to end
+    return record if hits and at >= 0 and inside else np.int64(NO_ROW)
 
 
 @helper
@@ -143,9 +157,15 @@ def target_at(at, i, flags, matrix):
 def parts_of(record, matrix):
     """(flags, number of links, where targets begin in `data`, where codes begin) of a row in its page."""
     flags = np.int64(matrix.data[record + 1])
-    n = flags & (WIDE - 1)
+    n = min(flags & (WIDE - 1), MAX_IN_PAGE)
     targets = record + (6 if n > MAX_UNSUMMED else 2)
     return flags, n, targets, targets + n * (4 if flags & WIDE else 2)
+
+
+@helper
+def weight_seen_once(single, target, matrix):
+    """The weight of a feature seen once, whose row of `singles` is `single`."""
+    return matrix.values[matrix.singles[single, min(np.int64(target), matrix.singles.shape[1] - 1)]]
 
 
 @helper
@@ -168,12 +188,12 @@ def read_short(q, record, word, matrix):
     """(count code, number of links, row sum, weight of `word`) of a row of template q that is not long."""
     single = matrix.single_of_template[q]
     if record < 0:
-        weight = matrix.values[matrix.singles[single, -1 - record]]
+        weight = weight_seen_once(single, -1 - record, matrix)
         return np.uint8(0), np.int64(1), weight, weight if -1 - record == word else np.float32(0.0)
     count_code, (flags, n, targets, codes) = matrix.data[record], parts_of(record, matrix)
     hits = find_target(word, n, targets, flags, matrix)
     if count_code == 0 and single >= 0:
-        weight = matrix.values[matrix.singles[single, target_at(targets, 0, flags, matrix)]]
+        weight = weight_seen_once(single, target_at(targets, 0, flags, matrix), matrix)
         return count_code, n, weight, weight if hits else np.float32(0.0)
     found = matrix.values[code_at(codes + (lowest_bit(hits) if hits else np.int64(0)) * matrix.code_bytes, matrix)]
     weight = found if hits else np.float32(0.0)
@@ -214,14 +234,17 @@ def prefetch_link(at, links):
 
 @helper
 def find_link(wanted, at, links, spread):
-    """The code of the link to a spread target, or -1; its line is that of links[at].
+    """The code of the link to a spread target, or -1; its line is that of links[at]. `links` has whole lines.
 
     All positions of a line are compared at once: the end of a loop over them would be an unpredictable branch.
     """
-    first = at & ~np.int64(LINE - 1)
+    first, end = at & ~np.int64(LINE - 1), np.int64(len(links))
+    if np.uint64(first) >= np.uint64(end):
+        return np.int64(-1)
     hits = equal_links(links, first, spread.code_bits, np.uint64(wanted))
     last = np.int64(np.uint64(links[first + LINE - 1]) >> spread.code_bits)
-    while (hits == 0) & (last != 0) & (last < wanted):  # the line is full and the link may be in the next: rare
+    # the line is full and the link may be in the next: rare
+    while (hits == 0) & (last != 0) & (last < wanted) & (first + LINE < end):
         first += LINE
         hits = equal_links(links, first, spread.code_bits, np.uint64(wanted))
         last = np.int64(np.uint64(links[first + LINE - 1]) >> spread.code_bits)
@@ -241,7 +264,7 @@ def read_words(q, record, words, matrix, weights):
     """weights[i]: M of words[i] in a row of template q."""
     single = matrix.single_of_template[q]
     if record < 0:
-        value = matrix.values[matrix.singles[single, -1 - record]]
+        value = weight_seen_once(single, -1 - record, matrix)
         for i in range(len(words)):
             weights[i] = value if np.int64(words[i]) == -1 - record else np.float32(0.0)
         return
@@ -264,21 +287,31 @@ def read_words(q, record, words, matrix, weights):
 
 @kernel
 def read_row(q, key, matrix):
-    """Targets and weights of the row of template q with this key; empty if there is none. (links,) uint32, float32"""
+    """Targets and weights of the row of template q with this key; empty if there is none. (links,) uint32, float32
+
+    Targets may be no words, in a damaged model.
+    """
     record = record_at(key, page_start(key, matrix), matrix)
     if record == NO_ROW:
         return np.empty(0, np.uint32), np.empty(0, np.float32)
     single = matrix.single_of_template[q]
     if record < 0:
-        weight = matrix.values[matrix.singles[single, -1 - record]]
+        weight = weight_seen_once(single, -1 - record, matrix)
         return np.full(1, -1 - record, np.uint32), np.full(1, weight, np.float32)
     flags = np.int64(matrix.data[record + 1])
     if flags & LONG:
-        n, position = np.int64(read_u4(matrix.data, record + 2)), first_link(record, matrix)
+        n, position, end = (
+            np.int64(read_u4(matrix.data, record + 2)),
+            first_link(record, matrix),
+            len(matrix.long_links),
+        )
+        n = min(n, max(end - position, 0))
         targets, weights = np.empty(n, np.uint32), np.empty(n, np.float32)
         for i in range(n):
-            while not matrix.long_links[position]:
+            while position < end and not matrix.long_links[position]:
                 position += 1
+            if position == end:
+                return targets[:i], weights[:i]
             targets[i] = target_of(matrix.long_links[position], matrix.spread)
             weights[i] = matrix.values[code_of(matrix.long_links[position], matrix.spread)]
             position += 1
@@ -288,7 +321,7 @@ def read_row(q, key, matrix):
     for i in range(n):
         targets[i] = target_at(at, i, flags, matrix)
         if matrix.data[record] == 0 and single >= 0:
-            weights[i] = matrix.values[matrix.singles[single, targets[i]]]
+            weights[i] = weight_seen_once(single, targets[i], matrix)
         else:
             weights[i] = matrix.values[code_at(codes + i * matrix.code_bytes, matrix)]
     return targets, weights
@@ -298,13 +331,15 @@ def read_row(q, key, matrix):
 def first_invalid_page(matrix, single_types, words):
     """The first page with a row whose targets are not increasing word ids, or whose stored sum is wrong; -1 for none.
 
-    `single_types`: whether `singles` has the weights of features seen once.
+    `single_types`: whether `singles` has the weights of features seen once. Long rows together have no more links than
+    there are: so whatever reads all rows takes time and memory in proportion to the arrays.
     """
+    long_links = np.int64(0)
     for page in range(len(matrix.starts) - 1):
         at, end = np.int64(matrix.starts[page]), np.int64(matrix.starts[page + 1])
         if at == end:
             continue
-        rows = np.int64(matrix.data[at]) if 0 <= at < end <= len(matrix.data) else np.int64(0)
+        rows = np.int64(matrix.data[at]) if 0 <= at < end <= end_of_pages(matrix) else np.int64(0)
         tail = at + 1 + 5 * rows
         if rows == 0 or tail > end:
             return page
@@ -315,6 +350,10 @@ def first_invalid_page(matrix, single_types, words):
                     return page
                 continue
             record = tail + entry - INLINE
+            if record + LONG_BYTES <= end and matrix.data[record + 1] & LONG:
+                long_links += np.int64(read_u4(matrix.data, record + 2))
+                if long_links > len(matrix.long_links):
+                    return page
             if not is_valid_record(record, end, matrix, single_types, words):
                 return page
     return -1
@@ -335,7 +374,7 @@ def is_valid_record(record, end, matrix, single_types, words):
     if n > MAX_UNSUMMED:
         targets += 4
     codes = targets + n * (4 if flags & WIDE else 2)
-    if n == 0 or codes + (0 if single else n * matrix.code_bytes) > end:
+    if n == 0 or n > MAX_IN_PAGE or codes + (0 if single else n * matrix.code_bytes) > end:
         return False
     before = np.int64(0)
     total = np.float64(0.0)

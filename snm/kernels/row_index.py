@@ -1,9 +1,30 @@
-"""Look-up of rows by feature key, and of links by target."""
+"""Look-up of rows by feature key, and of links by target.
+
+Directory and offsets may come from a stranger's file, and are too large to be validated when it is opened: they are
+compared with the lengths of the arrays before they are followed. As unsigned numbers, those below zero are too large
+too; and branches that are always predicted are off the path of the loads, which minima and maxima would lengthen.
+"""
 
 import numpy as np
 
 from snm.kernels.compile import helper, kernel
 from snm.layouts.keys import ABSENT
+
+MAX_SCANNED = 64  # rows of an entry that are looked at one by one; four are usual
+
+
+@helper
+def scan_from(key, row, stop, features):
+    """Where a scan of the rows [row, stop) for `key` begins and ends; nowhere if they are not inside of `features`."""
+    if np.uint64(stop) > np.uint64(len(features)) or np.uint64(row) > np.uint64(stop):
+        return np.int64(0), np.int64(0)
+    while stop - row > MAX_SCANNED:
+        middle = (row + stop) >> 1
+        if features[middle] < key:
+            row = middle + 1
+        else:
+            stop = middle + 1
+    return row, stop
 
 
 @helper
@@ -12,8 +33,8 @@ def find_row(key, index):
     entry = (key - index.low) >> index.shift
     if key < index.low or entry >= np.uint64(len(index.directory) - 1):
         return -1
-    row = np.int64(index.directory[entry])
-    stop = np.int64(index.directory[entry + np.uint64(1)])
+    row, stop = np.int64(index.directory[entry]), np.int64(index.directory[entry + np.uint64(1)])
+    row, stop = scan_from(key, row, stop, index.features)
     while row < stop and index.features[row] < key:
         row += 1
     if row < stop and index.features[row] == key:
@@ -23,7 +44,9 @@ def find_row(key, index):
 
 @helper
 def find_link(target, start, stop, targets):
-    """Link to `target` among the sorted links [start, stop), or -1."""
+    """Link to `target` among the sorted links [start, stop), or -1, also if they are not inside of `targets`."""
+    if np.uint64(stop) > np.uint64(len(targets)) or np.uint64(start) > np.uint64(stop):
+        return -1
     end = stop
     while stop - start > 8:
         middle = (start + stop) >> 1
@@ -45,7 +68,7 @@ def find_column(column, words, index, offsets, targets, rows, links):
     Each stage is a loop over all events, so that cache misses overlap. Returns a sum that keeps LLVM from removing the
     loads.
     """
-    loaded = np.uint64(0)
+    loaded, last_row, last_link = np.uint64(0), np.int64(len(index.features) - 1), np.int64(len(targets) - 1)
     n_entries = np.uint64(len(index.directory) - 1)
     for k in range(len(column)):
         entry = (column[k] - index.low) >> index.shift
@@ -53,16 +76,16 @@ def find_column(column, words, index, offsets, targets, rows, links):
         rows[k] = index.directory[entry] if inside else 0
         links[k] = index.directory[entry + np.uint64(1)] if inside else 0  # at first: where the entry's rows end
     for k in range(len(column)):
-        loaded += index.features[rows[k]]
+        loaded += index.features[min(max(rows[k], 0), last_row)]
     for k in range(len(column)):
-        row, stop = rows[k], links[k]
+        row, stop = scan_from(column[k], rows[k], links[k], index.features)
         while row < stop and index.features[row] < column[k]:
             row += 1
         rows[k] = row if row < stop and index.features[row] == column[k] else -1
     for k in range(len(column)):
         links[k] = offsets[max(rows[k], 0)]
     for k in range(len(column)):
-        loaded += np.uint64(targets[links[k]])
+        loaded += np.uint64(targets[min(max(links[k], 0), last_link)])
     for k in range(len(column)):
         links[k] = find_link(words[k], links[k], offsets[rows[k] + 1], targets) if rows[k] >= 0 else -1
     return loaded

@@ -34,7 +34,7 @@ from snm.kernels.matrix import (
 )
 from snm.kernels.simd import TILE, as_bits, as_float, equal_numbers, lowest_bit, prefetch
 from snm.layouts.keys import ABSENT
-from snm.layouts.matrix import MAX_UNSUMMED, WIDE
+from snm.layouts.matrix import LONG, MAX_UNSUMMED, WIDE
 
 BUCKET_BITS = 10  # of a key, at most
 BATCH_ITEMS = 256  # looked up in stages
@@ -44,6 +44,7 @@ TEMPLATES_AHEAD = 4  # whose keys are prefetched: `list_items` takes a third les
 MIN_ITEMS = 256  # of a bucket, on average: with fewer items there are fewer buckets
 TEMPLATE_BITS = 10  # of an owner: there are at most 1024 templates
 NOT_FOUND, SEEN_ONCE, SEEN_OFTEN, NO_FEATURE = 0, 1, 2, 3  # status; a parent without a feature excludes nothing
+_LINKS_OR_LONG = np.uint8(LONG | WIDE - 1)
 _LOW, _32, _64 = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(64)
 _ALL, _ONE, _TWO, _TILE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint64(2), np.uint64(TILE)
 _MEMO_NUMBERS, _FIRST, _LINKS, _RECORD = np.uint64(MEMO_NUMBERS), np.uint64(3), np.uint64(4), np.uint64(5)
@@ -263,7 +264,7 @@ def group_items(records, matrix, lists):
     for i in range(len(records)):
         flags = matrix.data[max(records[i], np.int64(0)) + 1]
         long_here = is_long(records[i], matrix)
-        many_here = (records[i] >= 0) & (flags & (WIDE - 1) > MAX_UNSUMMED)  # 0 for a long row
+        many_here = (records[i] >= 0) & (flags & _LINKS_OR_LONG > MAX_UNSUMMED) & (flags & _LINKS_OR_LONG < LONG)
         lists[0, few] = lists[1, many] = lists[2, long] = i
         few += np.uint64((records[i] != NO_ROW) & (not many_here) & (not long_here))
         many += np.uint64(many_here)

@@ -1,7 +1,11 @@
-"""Machine instructions that Numba does not offer: prefetch, unaligned reads, vector comparisons and products."""
+"""Machine instructions that Numba does not offer: prefetch, unaligned reads, vector comparisons and products.
+
+They go through pointers, so Numba does not check their indices. With its bounds checks on (NUMBA_BOUNDSCHECK=1), those
+that read a model's arrays check them themselves.
+"""
 
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -20,6 +24,15 @@ def _data(context, builder, signature, arguments, i):
 
 def _index(context, builder, signature, arguments, i):
     return context.cast(builder, arguments[i], signature.args[i], types.intp)
+
+
+def _check(context, builder, signature, arguments, first, count):
+    """Raise IndexError if not all of array[first:first + count] is there; only with Numba's bounds checks."""
+    if config.BOUNDSCHECK:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        (length,) = cgutils.unpack_tuple(builder, made.shape)
+        cgutils.do_boundscheck(context, builder, first, length)
+        cgutils.do_boundscheck(context, builder, builder.add(first, _LONG(count - 1)), length)
 
 
 def _load(builder, pointer, at, loaded_type=_VECTOR, align=4):
@@ -55,8 +68,12 @@ def _reader(bits, result):
 
     def read(typing_context, array, index):
         def generate(context, builder, signature, arguments):
-            data = _data(context, builder, signature, arguments, 0)
-            return _load(builder, data, _index(context, builder, signature, arguments, 1), ir.IntType(bits), align=1)
+            data, at = (
+                _data(context, builder, signature, arguments, 0),
+                _index(context, builder, signature, arguments, 1),
+            )
+            _check(context, builder, signature, arguments, at, bits // 8)
+            return _load(builder, data, at, ir.IntType(bits), align=1)
 
         return result(array, index), generate
 
@@ -92,6 +109,7 @@ def matches(typing_context, array, index, mark):
 
     def generate(context, builder, signature, arguments):
         data, at = _data(context, builder, signature, arguments, 0), _index(context, builder, signature, arguments, 1)
+        _check(context, builder, signature, arguments, at, 12 * (MARKS // 4 - 1) + 16)
         sixteen, four = ir.VectorType(ir.IntType(8), 16), ir.VectorType(_NUMBER, 4)
         sources = [3 * (i // 4) + i % 4 if i % 4 < 3 else 16 for i in range(16)]  # 16: the first zero
         order = ir.Constant(ir.VectorType(_NUMBER, 16), [_NUMBER(source) for source in sources])
@@ -127,6 +145,7 @@ def equal_numbers(typing_context, array, index, wanted, count, size):
     def generate(context, builder, signature, arguments):
         data, at = _data(context, builder, signature, arguments, 0), _index(context, builder, signature, arguments, 1)
         integer = ir.IntType(bits)
+        _check(context, builder, signature, arguments, at, n * size.literal_value)
         loaded = _load(builder, data, at, ir.VectorType(integer, n), align=1)
         number = builder.trunc(arguments[2], integer) if bits < 32 else arguments[2]
         equal = builder.bitcast(builder.icmp_unsigned("==", loaded, _repeated(builder, number, n)), ir.IntType(n))
@@ -142,6 +161,7 @@ def equal_links(typing_context, links, first, shift, wanted):
     def generate(context, builder, signature, arguments):
         data, at = _data(context, builder, signature, arguments, 0), _index(context, builder, signature, arguments, 1)
         integer = context.get_value_type(signature.args[0].dtype)
+        _check(context, builder, signature, arguments, at, LINE)
         loaded = _load(builder, data, at, ir.VectorType(integer, LINE), align=integer.width // 8)
 
         def repeated(number):

@@ -24,6 +24,10 @@ class Gate(NamedTuple):
     output: np.ndarray  # (templates, units)
     offset: np.ndarray  # (templates,)
 
+    @property
+    def is_finite(self) -> bool:
+        return all(bool(np.isfinite(part).all()) for part in self)
+
     @classmethod
     def of(cls, flat: np.ndarray, templates: int) -> Gate:
         """Views of a flat array; the gate of `templates` zeros has no units and changes nothing."""

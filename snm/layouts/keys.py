@@ -64,6 +64,14 @@ class KeyLayout:
         return cls(target_bits, type_bits, max(by_size, target_bits - 2, 1))  # at least as many as 62 key bits need
 
     @property
+    def is_valid(self) -> bool:
+        """Whether these numbers of bits can be those of a layout: what comes from a file may be anything."""
+        numbers = self.target_bits, self.type_bits, self.bucket_bits
+        if not all(type(number) is int for number in numbers):
+            return False
+        return 1 <= self.target_bits <= 32 and 1 <= self.type_bits <= 16 and 0 <= self.bucket_bits <= 40
+
+    @property
     def key_bits(self) -> int:
         return min(62, 64 - self.target_bits + self.bucket_bits)
 

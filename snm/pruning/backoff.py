@@ -23,6 +23,7 @@ from snm.pruning.ngrams import build_tree
 from snm.storage import NPY_HEADER, VOCABULARY, ModelWriter
 
 LINK_BYTES, ROW_BYTES = 8, 20  # of a model on disk: target and probability; key, offset and backoff
+MAX_RISE = 700.0  # of entropy, whose exponential is a number
 MANIFEST_BYTES = 3000  # at most, beside what it says of each feature type
 ROWS_PER_STEP = 1 << 18
 ARRAYS = 6
@@ -76,14 +77,15 @@ class PrunedBackoff:
         links, rows = int((self.worth >= least).sum()), int((self.worth_of_row >= least).sum())
         worths, sums = self._own
         lost = int(np.searchsorted(worths, least))
-        return Smaller(self.bytes_of(rows, links), links, math.expm1(float(sums[lost - 1])) if lost else 0.0)
+        rise = min(float(sums[lost - 1]), MAX_RISE) if lost else 0.0
+        return Smaller(self.bytes_of(rows, links), links, math.expm1(rise))
 
     def bytes_of(self, rows: int, links: int) -> int:
         """Bytes of a model folder of so many rows and links; the manifest at its largest."""
         keys = self.model.index.features
         entries = IndexBuilder(int(keys[0]), int(keys[-1]), rows).entries
         files = self.model.manifest["files"]
-        words = files[VOCABULARY]["bytes"] + min(files.get(SPELLING, {"bytes": 0})["bytes"], self._spelling_bytes)
+        words = len(self.model.vocabulary.lines) + min(files.get(SPELLING, {"bytes": 0})["bytes"], self._spelling_bytes)
         arrays = LINK_BYTES * links + ROW_BYTES * rows + 8 + 4 * entries + ARRAYS * NPY_HEADER
         return int(arrays) + int(words) + MANIFEST_BYTES
 

@@ -52,6 +52,7 @@ def prune(
     budget, threads = Budget(size, links, loss), whole_number("threads", threads, 1, MAX_THREADS)
     opened = model if isinstance(model, LanguageModel) else load(file_path("model", model), progress=progress)
     check_kind(opened)
+    opened.check_structure()
     text = _held_out(opened, dev, on_error, notify)
     if budget.loss is not None and text is not None and text.events < MIN_EVENTS:
         raise InputError(

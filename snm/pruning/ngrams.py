@@ -15,6 +15,7 @@ from snm.layouts.tokens import BEGIN, END, UNKNOWN
 from snm.progress import Advance, ignore
 
 PIECE = 1 << 20  # n-grams that are enumerated together
+LEAST = 1e-99  # probability: an ARPA file has this for 0
 LEAST_UNKNOWN = 1e-7  # share of <UNK> among the tokens of a text, where the vocabulary is closed
 
 Scratch = Callable[[tuple[int, ...], np.dtype[np.generic]], np.ndarray]
@@ -84,7 +85,7 @@ def _extend(model: BackoffModel, rows: np.ndarray, words: np.ndarray, unknown: f
     links = np.repeat(model.offsets[rows] - ends + lengths, lengths) + np.arange(lengths.sum())
     of_link = np.repeat(rows, lengths)
     ngrams = np.column_stack([np.repeat(words, lengths, axis=0), model.targets[links]])
-    logs = np.log(model.link_probabilities[links].astype(np.float64))
+    logs = np.log(np.maximum(model.link_probabilities[links].astype(np.float64), LEAST))
     if words.shape[1] == 0:  # <S> is context only, and as frequent as </S>
         of_link, ngrams = np.append(of_link, 0), np.append(ngrams, [[BEGIN]], axis=0)
         logs = np.append(logs, logs[model.targets[links] == END].sum())

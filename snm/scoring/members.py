@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from snm.errors import FormatError
 from snm.features.extraction import Extractor
 from snm.kernels import rows as row_kernels
 from snm.kernels.rows import Found
@@ -32,6 +33,8 @@ class Member:
     def __init__(self, model: SnmModel, name: str, words: Words) -> None:
         if model.vocabulary.closed and not words.whole:  # another source has the words that it lacks
             words = replace(words, scale=np.sign(words.scale), constant=np.zeros(len(words.ids)))
+        if model.spec.caches:
+            raise FormatError(f"{model.path} has a cache, which a member cannot have; rebuild the model")
         self.model, self.name, self.words = model, name, words
         self.extractor, self.matrix = _for_union(model.extractor, words), model.matrix
         self.templates = n = self.extractor.n_templates

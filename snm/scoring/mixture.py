@@ -16,7 +16,7 @@ from snm import manifest
 from snm.arguments import shown
 from snm.errors import FormatError
 from snm.model import LanguageModel, wrong_state
-from snm.scoring.unions import Words, spelling_of
+from snm.scoring.unions import Words, check_shares, spelling_of
 
 
 class MixtureModel(LanguageModel):
@@ -28,12 +28,13 @@ class MixtureModel(LanguageModel):
         self.path, self.members = Path(path), members
         self.manifest = manifest.read(self.path)
         self.weights = np.array(self.manifest["weights"], np.float64)
-        if not members or len(self.weights) != len(members) or (self.weights < 0).any():
+        if not members or len(self.weights) != len(members) or not ((self.weights >= 0) & (self.weights < 2)).all():
             raise FormatError(
                 f"{self.path} is damaged: {len(members)} members with the weights {shown(self.weights.tolist())}; "
-                f"expected a weight for each, 0 or more"
+                f"expected a weight for each, 0 or more, whose sum is 1"
             )
         shares = self.manifest.get("shares", [0.0] * len(members))  # where no member lacks a word there are none
+        check_shares(self.path, shares)
         with manifest.opening(self.path):
             self.vocabulary = self.members[0].vocabulary
             if any(member.vocabulary.tokenizer != self.vocabulary.tokenizer for member in members):
@@ -117,6 +118,10 @@ class MixtureModel(LanguageModel):
         parts = [slice(begin, end) for begin, end in pairwise([0, *ends])]
         steps = [member.step for member in self.members]
         return ends[-1], list(zip(self.weights.tolist(), steps, self._maps, parts, strict=True))
+
+    def structure_faults(self) -> Iterator[tuple[bool, str]]:
+        for member in self.members:
+            yield from member.structure_faults()
 
     def faults(self) -> Iterator[tuple[bool, str]]:
         yield abs(float(self.weights.sum()) - 1) > 1e-6, "the weights do not sum to one"

@@ -213,6 +213,8 @@ class SnmModel(RowModel):
                 f"restore or rebuild the model"
             )
         self.gate, m = Gate.of(flat, templates), self.matrix
+        if not self.gate.is_finite:
+            raise FormatError(f"{self.path}: a weight of the gate is not finite; restore or rebuild the model")
         self._folded = self.gate.folded(int(m.unigram_code), float(m.unigram_links), float(m.unigram_sum))
         self._scorer = TextScorer(self.extractor, m, self._folded, self.manifest["training"]["prune"], self.caches)
 
@@ -236,10 +238,12 @@ class SnmModel(RowModel):
         y: np.ndarray = scale[0] * self.matrix.unigrams.astype(np.float64)
         for q in np.flatnonzero(found.row_sum[1 : len(keys), 0] > 0) + 1:
             targets, weights = matrix_kernels.read_row(q, keys[q, 0], self.matrix)
+            self.check_ids(targets)
             y[targets] += scale[q] * weights
         if len(self.caches):
             cache_kernels.add_distribution(context, scale[len(keys) :], self.caches.layout, y)
-        y /= (scale * found.row_sum[:, 0]).sum()
+        with np.errstate(all="ignore"):  # `distribution` refuses what is no number
+            y /= (scale * found.row_sum[:, 0]).sum()
         return y
 
     def to(self, device: str, *, labels: Sequence[str] | None = None) -> TensorModel:
@@ -249,6 +253,7 @@ class SnmModel(RowModel):
             if getattr(error, "name", None) != "torch":
                 raise
             raise MissingExtra("torch", "gpu", "moving a model to a device") from None
+        self.check_structure()
         return TensorModel(self.extractor, self.matrix, self._folded, device_of(device), labels)
 
     def adapt(self, sentences: Text | Sentences, output: str | Path, **how: Any) -> SnmModel:
@@ -275,15 +280,15 @@ class SnmModel(RowModel):
 
         return gate_events(self.extractor, self.matrix, text)
 
-    def faults(self) -> Iterator[tuple[bool, str]]:
+    def structure_faults(self) -> Iterator[tuple[bool, str]]:
         m = self.matrix
         disorder = m.starts[0] != 0 or (m.starts[1:] < m.starts[:-1]).any()
         yield bool(disorder), "the pages' starts are not in order"
-        yield not (m.values > 0).all(), "a weight is not above zero"
         page = matrix_kernels.first_invalid_page(m, len(m.singles) > 0, len(self.vocabulary))
         yield page >= 0, f"page {page} of the matrix is invalid"
-        yield not (np.isfinite(m.unigrams).all() and (m.unigrams >= 0).all()), "the empty feature's row is damaged"
-        yield not all(np.isfinite(part).all() for part in self.gate), "a weight of the gate is not finite"
+
+    def faults(self) -> Iterator[tuple[bool, str]]:
+        yield from self.structure_faults()
 
     def explain(self, sentence: Sentence) -> Explanations:
         words = self._words(sentence)

@@ -37,7 +37,7 @@ from snm.scoring.beams import SnmBeams
 from snm.scoring.members import Member, Other, events_of, joined
 from snm.scoring.model import SnmModel
 from snm.scoring.texts import LONG_TEXT, MAX_BYTES, MAX_EVENTS
-from snm.scoring.unions import Words
+from snm.scoring.unions import Words, check_shares
 from snm.storage import prefault
 from snm.text.encoding import Sentence, Sentences, Text
 
@@ -61,6 +61,7 @@ class SourcesModel(LanguageModel):
             raise FormatError(
                 f"{self.path} is damaged: {len(members)} members, named {shown(names)}; expected a name for each"
             )
+        check_shares(self.path, shares)
         with manifest.opening(self.path):
             self.vocabulary = manifest.read_vocabulary(self.path, m)
             self.spelling = manifest.read_spelling(self.path, m)
@@ -93,7 +94,10 @@ class SourcesModel(LanguageModel):
                 f"{self.path}: the gate has {len(flat):,} weights; expected {gate_size(templates, units):,}; "
                 f"restore or rebuild the model"
             )
-        return Gate.of(flat, templates)
+        gate = Gate.of(flat, templates)
+        if not gate.is_finite:
+            raise FormatError(f"{self.path}: a weight of the gate is not finite; restore or rebuild the model")
+        return gate
 
     @property
     def all_members(self) -> list[Member | Other]:
@@ -186,11 +190,13 @@ class SourcesModel(LanguageModel):
             y: np.ndarray = scale[offset] * member.matrix.unigrams.astype(np.float64)
             for q in np.flatnonzero(found.row_sum[offset + 1 : offset + len(keys), 0] > 0) + 1:
                 targets, weights = matrix_kernels.read_row(q, keys[q, 0], member.matrix)
+                member.model.check_ids(targets)
                 y[targets] += scale[offset + q] * weights
             total += y if member.words.same else y[member.words.ids] * member.words.scale
         for offset, other in zip(self._offsets[len(self.members) :], self.others, strict=False):
             total += scale[offset] * other.distribution(context)
-        total /= (scale * found.row_sum[:, 0]).sum()
+        with np.errstate(all="ignore"):  # `distribution` refuses what is no number
+            total /= (scale * found.row_sum[:, 0]).sum()
         return total
 
     def explain(self, sentence: Sentence) -> Explanations:
@@ -324,8 +330,11 @@ class SourcesModel(LanguageModel):
         given = zip(self.models, self.manifest["members"], strict=True)
         return type(self)(output, [_reopened(model, path / name) for model, name in given])
 
+    def structure_faults(self) -> Iterator[tuple[bool, str]]:
+        for model in self.models:
+            yield from model.structure_faults()
+
     def faults(self) -> Iterator[tuple[bool, str]]:
-        yield not all(np.isfinite(part).all() for part in self.gate), "a weight of the gate is not finite"
         for model in self.models:
             yield from model.faults()
 

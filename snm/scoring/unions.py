@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from snm.errors import SettingsError
+from snm.arguments import shown
+from snm.errors import FormatError, SettingsError
 from snm.layouts.tokens import SPECIAL, UNKNOWN
 from snm.model import LanguageModel
 from snm.text.encoding import Text
@@ -107,6 +110,12 @@ def share_of(vocabulary: Vocabulary, union: Vocabulary, text: Text) -> float:
         counts[UNKNOWN] = 0  # no target
     of_all = counts.sum() if vocabulary.closed else counts[ids == UNKNOWN].sum()
     return (found + 1) / (float(of_all) + 2)
+
+
+def check_shares(path: Path, shares: Any) -> None:
+    """Raise an error if a model's `shares` are not."""
+    if not isinstance(shares, list) or not all(type(share) in (int, float) and 0 <= share <= 1 for share in shares):
+        raise FormatError(f"{path} is damaged: shares is {shown(shares)}; expected numbers from 0 to 1")
 
 
 def spelling_of(members: Sequence[LanguageModel], union: Vocabulary) -> Spelling | None:

@@ -45,12 +45,20 @@ def name_of(word: str) -> str:
     return word[1:].partition("=")[0]
 
 
-_VALUES = re.compile(rf"(?<=\n){MARK}[A-Za-z][\w.-]{{0,63}}=\n(?:{MARK}[A-Za-z][\w.-]{{0,63}}=[^\n]*\n)*\Z".encode())
+_VALUES_BACKWARD = re.compile(rb"(?:\n[^\n]*=[\w.-]{0,63}[A-Za-z]\x01)*")
+_OTHERS = re.compile(rb"^\x01[A-Za-z][\w.-]{0,63}=\n", re.MULTILINE)
 
 
 def start_of_values(lines: bytes) -> int:
-    """Where the values of fields begin in the lines of a vocabulary; -1 if it has none."""
-    found = _VALUES.search(lines)
+    """Where the values of fields begin in the lines of a vocabulary; -1 if it has none.
+
+    They are read backward: forward, each line with a mark could be the first, in a list of a stranger's choice.
+    """
+    if b"\n\x01" not in lines or not lines.endswith(b"\n"):
+        return -1
+    backward = _VALUES_BACKWARD.match(lines[::-1])
+    assert backward is not None
+    found = _OTHERS.search(lines, max(1, len(lines) - backward.end()))
     return -1 if found is None else found.start()
 
 

@@ -15,6 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from snm.arguments import shown
+from snm.errors import FormatError
 from snm.kernels import spelling as spelling_kernels
 from snm.kernels import text as text_kernels
 from snm.kernels.spelling import BOUNDARY
@@ -24,6 +26,7 @@ from snm.text.vocabulary import ALIASES_OF_UNKNOWN, MARKERS, Vocabulary
 ORDER = 6
 MAX_ORDER = 7  # an n-gram and its length are one integer
 MAX_WORDS = 200_000  # that a spelling model is learned from
+MAX_BYTES = 64 << 20  # of their list in a model
 FEW_WORDS = 10_000  # if fewer words of a text are rare, those of the vocabulary are taken too
 _NEVER = [0, *range(9, 14), 32, 0xC0, 0xC1, *range(0xF5, 0x100)]  # NUL, white space, and bytes that UTF-8 lacks
 SYMBOLS = np.append(np.setdiff1d(np.arange(256), _NEVER), BOUNDARY)
@@ -133,6 +136,15 @@ class Spelling:
     @cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
         """(codes, ln P, ln backoff, ln P of a byte that was never seen, ln P that a word has any bytes)"""
+        try:
+            with np.errstate(all="ignore"):
+                return self._learned()
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise FormatError(
+                f"the spelling model is damaged ({shown(error)}); restore or rebuild the model"
+            ) from error
+
+    def _learned(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, float]:
         grams = estimate(self.words, self.order)
         codes, p = _coded([g.keys for g in grams], 1), np.concatenate([g.p for g in grams])
         contexts = _coded([g.contexts for g in grams[1:]], 1)

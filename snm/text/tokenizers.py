@@ -21,6 +21,7 @@ import numpy as np
 
 from snm.arguments import shown
 from snm.errors import FormatError, InputError, MissingExtra, SettingsError
+from snm.storage import read_file
 
 WHITE_SPACE = "whitespace"  # the name of no tokenizer
 MAX_BYTES = 256 << 20  # of a tokenizer's file
@@ -359,10 +360,7 @@ def read_tokenizer(folder: Path, described: dict[str, str], remedy: str) -> Toke
     if kind not in _PACKAGED:
         raise FormatError(f"{folder} has a tokenizer of kind {shown(kind)}; this program knows {', '.join(KINDS)}")
     path = folder / str(_PACKAGED[kind].file)
-    try:
-        tokenizer = _PACKAGED[kind](path.read_bytes())
-    except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+    tokenizer = _PACKAGED[kind](read_file(path, MAX_BYTES))
     if tokenizer.fingerprint != described["sha256"]:
         raise FormatError(f"{path} is not the tokenizer that the manifest describes: its checksum differs; {remedy}")
     return tokenizer

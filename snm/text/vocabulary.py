@@ -14,6 +14,7 @@ from snm.arguments import flag, shown
 from snm.errors import FormatError, InputError
 from snm.kernels import text as text_kernels
 from snm.layouts.tokens import BEGIN, END, SPECIAL, UNKNOWN
+from snm.storage import read_file
 from snm.text.fields import MARK, FieldMarker, name_of, start_of_values
 from snm.text.tokenizers import Tokenizer, write_tokenizer
 
@@ -174,7 +175,7 @@ class Vocabulary:
     ) -> Vocabulary:  # fmt: skip
         """Read a file of `words` words that `write` wrote; a ValueError says what else it is."""
         vocabulary = cls([], closed=closed, document=document, tokenizer=tokenizer)
-        special, lines = vocabulary._lines, path.read_bytes()
+        special, lines = vocabulary._lines, read_file(path)
         vocabulary._lines, vocabulary._size = lines, lines.count(b"\n")
         if vocabulary._size != words:
             raise ValueError(f"{vocabulary._size:,} words; expected {words:,}")

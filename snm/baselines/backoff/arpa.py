@@ -35,6 +35,7 @@ NAMES = {BEGIN: "<s>", END: "</s>", UNKNOWN: "<unk>"}
 LINES_PER_WRITE = 1 << 16
 MAX_DIGITS = 18  # of a number of n-grams
 LOG_ZERO = -99.0  # log10 of probability 0, by convention
+MAX_BACKOFF = 38.0  # log10: the weight is a float32
 
 
 @dataclass
@@ -51,7 +52,7 @@ def levels(model: BackoffModel) -> Iterator[Level]:
     order = model.extractor.n_templates
     targets, p = model.row(0)
     words = np.concatenate([[BEGIN], targets]).astype(np.uint32)[:, None]
-    logs = np.concatenate([[LOG_ZERO], np.log10(p)])
+    logs = np.concatenate([[LOG_ZERO], _log10(p)])
     for length in range(1, order + 1):
         rows = model.rows_of(words) if length < order else np.full(len(words), -1)
         weights = model.backoffs[np.maximum(rows, 0)].astype(np.float64)
@@ -61,7 +62,13 @@ def levels(model: BackoffModel) -> Iterator[Level]:
         starts, lengths = model.offsets[rows[known]], np.diff(model.offsets)[rows[known]]
         links = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
         words = np.column_stack([np.repeat(words[known], lengths, axis=0), model.targets[links]])
-        logs = np.log10(model.link_probabilities[links].astype(np.float64))
+        logs = _log10(model.link_probabilities[links])
+
+
+def _log10(p: np.ndarray) -> np.ndarray:
+    """log10 of probabilities, that of 0 by convention."""
+    logs: np.ndarray = np.log10(np.maximum(p.astype(np.float64), 10.0**LOG_ZERO))
+    return logs
 
 
 def write_arpa(model: BackoffModel, stream: IO[str], advance: Advance = ignore) -> None:
@@ -187,12 +194,18 @@ def _parse(path: Path, advance: Advance) -> tuple[Vocabulary, list[Level]]:
                 raise FormatError(f"{path}: a word is there twice among the 1-grams; expected each once")
             if length == 1:
                 lines.table = plain_table("".join(f"{word}\n" for word in ids).encode())
-            wrong = np.flatnonzero(~((values[:n, 0] <= 0) & np.isfinite(values[:n]).all(axis=1)))
+            fine = (
+                (values[:n, 0] <= 0)
+                & (values[:n, 0] > -np.inf)
+                & (values[:n, 1] <= MAX_BACKOFF)
+                & (values[:n, 1] > -np.inf)
+            )
+            wrong = np.flatnonzero(~fine)
             if len(wrong):
                 numbers = values[wrong[0]].tolist()
                 raise FormatError(
                     f"{path}, {length}-gram {wrong[0] + 1:,} has the log10 probability and backoff {numbers}; expected "
-                    f"finite numbers, the first not above 0"
+                    f"finite numbers, the first not above 0, the other not above {MAX_BACKOFF:.0f}"
                 )
             read.append(Level(words[:n], values[:n, 0], values[:n, 1]))
         end = next((line.strip() for line in lines if line.strip()), "the end of the file")

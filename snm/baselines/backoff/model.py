@@ -33,8 +33,10 @@ class BackoffBeams(BeamScorer):
             "low": i.low,
             "shift": i.shift,
         }
-        values = model.link_probabilities, model.backoffs
-        self._arrays = i.features, i.directory, model.offsets, model.targets, *values, model.extractor.templates
+        values, templates = (model.link_probabilities, model.backoffs), model.extractor.templates
+        missing = model.extractor.span + 1 - len(templates)  # a model of unigrams has no template for its state's word
+        templates = np.append(templates, np.zeros(missing, templates.dtype))
+        self._arrays = i.features, i.directory, model.offsets, model.targets, *values, templates
         super().__init__(model.extractor, beam_kernels.kernels_of(i.directory.dtype.name))
 
     def record(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -57,6 +59,9 @@ class BackoffModel(RowModel):
         self.offsets, self.targets = self._array("offsets", "<i8"), self._array("targets", "<u4")
         features, directory = self._array("features", "<u8"), self._array("index", "<u4", "<u8")
         rows, links, last = len(features), len(self.targets), (int(features[-1]) - low) >> shift
+        types = [(t.a, t.is_ngram) for t in self.spec.types]
+        if not links or self.spec.caches or types != [(a, True) for a in range(len(types))]:
+            raise FormatError(f"{self.path}: expected links, of n-grams of every length; restore or rebuild the model")
         if (
             (len(self.backoffs), len(self.offsets), len(self.link_probabilities)) != (rows, rows + 1, links)
             or (self.offsets[0], self.offsets[-1]) != (0, links)
@@ -83,7 +88,9 @@ class BackoffModel(RowModel):
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Targets and probabilities of a row's links."""
-        links = slice(self.offsets[row], self.offsets[row + 1])
+        start, stop = self.offsets[row : row + 2].tolist()
+        links = slice(max(start, 0), max(start, stop, 0))
+        self.check_ids(self.targets[links])
         return self.targets[links], self.link_probabilities[links]
 
     def rows_of(self, contexts: np.ndarray) -> np.ndarray:
@@ -98,16 +105,19 @@ class BackoffModel(RowModel):
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         p = np.zeros(len(self.vocabulary), np.float64)
-        for row in self._find(self._keys(context))[0]:
-            if row >= 0:
-                targets, probabilities = self.row(row)
-                p *= self.backoffs[row]
-                p[targets] = probabilities
+        with np.errstate(all="ignore"):  # `distribution` refuses what is no number
+            for row in self._find(self._keys(context))[0]:
+                if row >= 0:
+                    targets, probabilities = self.row(row)
+                    p *= self.backoffs[row]
+                    p[targets] = probabilities
         return p
 
-    def faults(self) -> Iterator[tuple[bool, str]]:
+    def structure_faults(self) -> Iterator[tuple[bool, str]]:
         features, offsets, targets = self.index.features, self.offsets, self.targets
         yield not _is_increasing(features), "feature keys are not in order"
+        known = all((self.layout.type_of(features[part]) < len(self.spec.types)).all() for part in _parts(features))
+        yield not known, "a key is of no type of the features"
         unordered = offsets[0] != 0 or offsets[-1] != len(targets) or not _is_increasing(offsets, equal=True)
         yield bool(unordered), "the rows' offsets are not in order"
         yield any(self._has_unordered_rows(part) for part in _parts(features)), "the links of a row are not in order"
@@ -119,11 +129,15 @@ class BackoffModel(RowModel):
             not (same and np.array_equal(index.directory, self.index.directory)),
             "the directory is not that of the features",
         )
+        for values, what in ((self.link_probabilities, "probability"), (self.backoffs, "backoff weight")):
+            right = all(((values[part] >= 0) & (values[part] < np.inf)).all() for part in _parts(values))
+            yield not right, f"a {what} is no number, or below zero"
+
+    def faults(self) -> Iterator[tuple[bool, str]]:
+        yield from self.structure_faults()
         p = self.link_probabilities
         right = all(((p[part] > 0) & (p[part] <= 1)).all() for part in _parts(p))
         yield not right, "a probability is not between 0 and 1"
-        right = all((self.backoffs[part] >= 0).all() for part in _parts(self.backoffs))
-        yield not right, "a backoff weight is below zero"
 
     def _has_unordered_rows(self, rows: slice) -> bool:
         """Whether the targets of a row among `rows`, whose offsets are in order, are not."""

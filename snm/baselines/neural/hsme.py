@@ -20,6 +20,8 @@ class TreeOutput:
         self.grouping = self.tree = Tree(arrays["word_up"], arrays["node_up"])
         if not self.tree.is_ordered():
             raise ValueError("a node of the tree precedes its parent")
+        if not self.tree.is_shallow():
+            raise ValueError("a path of the tree is longer than a Huffman tree's")
         self.order = shape["order"]
         table = arrays["table"]
         shift = np.uint64(64 - (len(table) - 1).bit_length())

@@ -36,6 +36,8 @@ def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str
         gates = {"rnn": 1, "lstm": 4}[shape["cell"]] * hidden
         if sum(parts) != words or list(vectors) != [f"vectors.{i}" for i in range(len(parts))]:
             raise ValueError(f"vectors of {sum(parts)} words; expected {words}")
+        if min(parts) < 1 or (len(parts) > 1 and shape["softmax"] != "adaptive"):
+            raise ValueError(f"the vocabulary has parts of {parts} words")
         made = {
             **{name: [n, embedding] for name, n in zip(vectors, parts, strict=True)},
             "layer.weight_ih_l0": [gates, embedding], "layer.weight_hh_l0": [gates, hidden],
@@ -51,10 +53,20 @@ def array_shapes(shape: dict[str, Any], sizes: dict[str, list[int]]) -> dict[str
             "projection": [embedding, hidden], "biases": [words], "class_vectors": [classes, embedding + 1],
             "places": [words], "class_starts": [classes + 1],
         }  # fmt: skip
+    if shape["order"] and (shape["slots"] < 2 or shape["slots"] & (shape["slots"] - 1)):
+        raise ValueError(f"{shape['slots']} slots; expected a power of two")
     nodes = words - len({BEGIN, shape["never_a_target"]}) - 1
     made |= {"word_up": [words], "node_up": [nodes], "starts": [nodes]}
     made |= {"table": [shape["slots"]], "scales": [shape["order"]]}
     return made | ({"nodes": [nodes, hidden]} if hidden else {})
+
+
+def any_numbers() -> np.errstate:
+    """A context for what may compute with the numbers of a stranger's file, without NumPy's warnings.
+
+    They are not read on opening: there are too many. What they make is checked, see `LanguageModel.probabilities`.
+    """
+    return np.errstate(all="ignore")
 
 
 class Output(Protocol):
@@ -84,7 +96,7 @@ class NeuralModel(LanguageModel):
     def __init__(self, path: str | Path) -> None:
         self.path, self.device = Path(path), "cpu"
         self.manifest = manifest.read(self.path)
-        with manifest.opening(self.path):
+        with manifest.opening(self.path), any_numbers():
             self._open()
 
     def _open(self) -> None:
@@ -115,7 +127,8 @@ class NeuralModel(LanguageModel):
 
         def work(part: tuple[int, int]) -> None:
             here = tokens[slice(*part)]
-            out[slice(*part)] = self.output.score(here, self._states(here))
+            with any_numbers():
+                out[slice(*part)] = self.output.score(here, self._states(here))
 
         parallel.run(work, self._blocks(tokens, threads), threads)
         return out
@@ -136,7 +149,8 @@ class NeuralModel(LanguageModel):
 
     def _distribution(self, context: np.ndarray) -> np.ndarray:
         tokens = np.append(context, END).astype(np.uint32)
-        return self.output.distribution(tokens[:-1], self._states(tokens)[-1])
+        with any_numbers():
+            return self.output.distribution(tokens[:-1], self._states(tokens)[-1])
 
     # -- word by word
 
@@ -150,7 +164,8 @@ class NeuralModel(LanguageModel):
         return self._states_of.width
 
     def start(self) -> bytes:
-        return self._states_of.start().tobytes()
+        with any_numbers():
+            return self._states_of.start().tobytes()
 
     def null_state(self) -> bytes:
         """The state before any word, not even `<S>`."""
@@ -159,22 +174,25 @@ class NeuralModel(LanguageModel):
     def step(self, state: bytes, word: str | int) -> tuple[float, bytes]:
         states, ids = self.state_array([state]), np.array([[self._id_of(word)]], IDS)
         score = float(self.expand(states, ids)[0, 0])
-        return score, self._states_of.follow(states, ids[0]).tobytes()
+        with any_numbers():
+            return score, self._states_of.follow(states, ids[0]).tobytes()
 
     def expand(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = np.atleast_2d(self._candidates(states, words))
         if not len(states) or not ids.shape[1]:
             return np.empty((len(states), ids.shape[1]))
-        p = self.output.candidates(self._states_of.ids(states), self._states_of.hidden(states), ids)
+        with any_numbers():
+            p = self.output.candidates(self._states_of.ids(states), self._states_of.hidden(states), ids)
         p[np.broadcast_to((ids == BEGIN) | (ids == self.vocabulary.never_a_target), p.shape)] = 0
-        with np.errstate(divide="ignore"):
+        with any_numbers():
             return np.where(p > 0, np.log10(p), np.nan)
 
     def follow(self, states: np.ndarray, words: Sequence[str] | np.ndarray, chosen: np.ndarray) -> np.ndarray:
         ids = np.atleast_2d(self._candidates(states, words))
         chosen = self._chosen(chosen, len(states) * ids.shape[1])
         rows, columns = np.divmod(chosen, max(1, ids.shape[1]))
-        return self._states_of.follow(states[rows], ids[0 if len(ids) == 1 else rows, columns])
+        with any_numbers():
+            return self._states_of.follow(states[rows], ids[0 if len(ids) == 1 else rows, columns])
 
     def _candidates(self, states: np.ndarray, words: Sequence[str] | np.ndarray) -> np.ndarray:
         ids = super()._candidates(states, words)

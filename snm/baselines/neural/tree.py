@@ -15,6 +15,8 @@ import numpy as np
 from snm.layouts.tokens import BEGIN
 
 NO_LEAF = -1
+DOUBLINGS = 8
+"""Of the length of a path: a Huffman tree of counts below 2^60 has paths of at most 88 steps, and these are two."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,15 @@ class Tree:
         up, nodes = self.node_up, len(self)
         inner = (up[1:] >= 0) & (up[1:] >> 1 < np.arange(1, nodes))
         return bool(up[0] == NO_LEAF and inner.all() and (self.word_up >> 1 < nodes).all())
+
+    def is_shallow(self) -> bool:
+        """Whether every path of an ordered tree has at most 2^DOUBLINGS steps."""
+        above = np.maximum(self.node_up >> 1, 0)
+        for _ in range(DOUBLINGS):
+            if not above.any():
+                return True
+            above = above[above]
+        return not above.any()
 
     @classmethod
     def build(cls, counts: np.ndarray, classes: np.ndarray, never_a_target: int) -> tuple[Tree, np.ndarray]:
