@@ -111,7 +111,7 @@ locked:
 	$(BIN)/pip install --quiet --require-hashes -r $(LOCK)
 
 lock: $(VENV)-tools/installed
-	printf '%s\n' $(foreach package,$(RAY) $(FILTERS) $(TOKENIZERS) $(HUB) $(SERVER) $(SITE),'$(package)') > build/test.in
+	printf '%s\n' $(foreach package,$(RAY) $(FILTERS) $(TOKENIZERS) $(HUB) $(SERVER) $(HARNESS) $(SITE),'$(package)') > build/test.in
 	$(TOOLS)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-emit-find-links --no-annotate --custom-compile-command 'make lock' --extra dev -o $(LOCK) pyproject.toml build/test.in
 
@@ -164,6 +164,8 @@ HUB ?= huggingface_hub
 # Without these the tests of the server are skipped; without Chromium, which playwright drives, those of its page
 SERVER ?= fastapi uvicorn prometheus_client openai schemathesis playwright axe-playwright-python
 CHROMIUM ?= chromium
+# Without it the server is not tested in lm-evaluation-harness
+HARNESS ?= lm_eval[api]
 # Without these the documentation site is not built by a test
 SITE ?= mkdocs-material mkdocstrings[python]
 
@@ -178,6 +180,7 @@ $(VENV)/installed-dev: $(VENV)/installed $(VENV)-pyctcdecode/installed
 	$(BIN)/pip install --quiet $(HUB) || echo "cannot install $(HUB): the Hub is not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(SERVER),'$(package)') || echo "cannot install $(SERVER): the server is not tested"
 	$(BIN)/pip install --quiet $(foreach package,$(SITE),'$(package)') || echo "cannot install $(SITE): the documentation site is not tested"
+	$(BIN)/pip install --quiet '$(HARNESS)' || echo "cannot install $(HARNESS): the server is not tested in it"
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends $(CHROMIUM) >/dev/null; } \
 	|| echo "cannot install $(CHROMIUM): the server's page is not tested"
 	touch $@
