@@ -185,14 +185,6 @@ class LanguageModel(ABC):
             )
         return p
 
-    def check_ids(self, ids: np.ndarray) -> None:
-        """Raise an error if a row of the model has targets that are no words."""
-        if len(ids) and ids.max() >= len(self.vocabulary):
-            raise FormatError(
-                f"{self.path} is damaged: a target is {ids.max()}; the vocabulary has {len(self.vocabulary):,} words; "
-                f"restore or rebuild the model"
-            )
-
     def _tokens(self, name: str, values: Any) -> np.ndarray:
         """Validated tokens. (tokens,) uint32"""
         tokens = self._valid_ids(name, values)
@@ -533,6 +525,15 @@ class _ClosedModel(ABC):
 def total_score(words: list[tuple[str, float]]) -> float:
     """log10 probability of a sentence: the sum over its words without NaNs; NaN for no words."""
     return sum(p for _, p in words if not math.isnan(p)) if words else math.nan
+
+
+def check_targets(model: LanguageModel, targets: np.ndarray) -> None:
+    """Raise an error if a row of a model has targets that are no words."""
+    if len(targets) and targets.max() >= len(model.vocabulary):
+        raise FormatError(
+            f"{model.path} is damaged: a target is {targets.max()}; the vocabulary has {len(model.vocabulary):,} words; "
+            f"restore or rebuild the model"
+        )
 
 
 @np.errstate(divide="ignore", over="ignore")

@@ -24,7 +24,7 @@ from snm.layouts.gate import Gate, gate_size
 from snm.layouts.keys import KeyLayout
 from snm.layouts.tokens import BEGIN, END
 from snm.matrix.reading import open_matrix
-from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, contiguous, wrong_state
+from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, check_targets, contiguous, wrong_state
 from snm.scoring.beams import BeamScorer, SnmBeams
 from snm.scoring.texts import TextScorer
 from snm.text.encoding import Sentence, Sentences, Text
@@ -238,7 +238,7 @@ class SnmModel(RowModel):
         y: np.ndarray = scale[0] * self.matrix.unigrams.astype(np.float64)
         for q in np.flatnonzero(found.row_sum[1 : len(keys), 0] > 0) + 1:
             targets, weights = matrix_kernels.read_row(q, keys[q, 0], self.matrix)
-            self.check_ids(targets)
+            check_targets(self, targets)
             y[targets] += scale[q] * weights
         if len(self.caches):
             cache_kernels.add_distribution(context, scale[len(keys) :], self.caches.layout, y)

@@ -32,7 +32,7 @@ from snm.layouts.beams import BEAM_ARRAYS, BEAM_RECORD, ROW_ARRAYS
 from snm.layouts.gate import Gate, gate_size
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import BEGIN, END
-from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, contiguous, wrong_state
+from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, check_targets, contiguous, wrong_state
 from snm.scoring.beams import SnmBeams
 from snm.scoring.members import Member, Other, events_of, joined
 from snm.scoring.model import SnmModel
@@ -190,7 +190,7 @@ class SourcesModel(LanguageModel):
             y: np.ndarray = scale[offset] * member.matrix.unigrams.astype(np.float64)
             for q in np.flatnonzero(found.row_sum[offset + 1 : offset + len(keys), 0] > 0) + 1:
                 targets, weights = matrix_kernels.read_row(q, keys[q, 0], member.matrix)
-                member.model.check_ids(targets)
+                check_targets(member.model, targets)
                 y[targets] += scale[offset + q] * weights
             total += y if member.words.same else y[member.words.ids] * member.words.scale
         for offset, other in zip(self._offsets[len(self.members) :], self.others, strict=False):

@@ -15,6 +15,7 @@ from snm.kernels import backoff_beams as beam_kernels
 from snm.kernels import row_index as row_kernels
 from snm.layouts.beams import BACKOFF_ARRAYS, BACKOFF_RECORD
 from snm.layouts.counts import RowIndex
+from snm.model import check_targets
 from snm.scoring.beams import BeamScorer
 from snm.scoring.model import RowModel
 
@@ -90,7 +91,7 @@ class BackoffModel(RowModel):
         """Targets and probabilities of a row's links."""
         start, stop = self.offsets[row : row + 2].tolist()
         links = slice(max(start, 0), max(start, stop, 0))
-        self.check_ids(self.targets[links])
+        check_targets(self, self.targets[links])
         return self.targets[links], self.link_probabilities[links]
 
     def rows_of(self, contexts: np.ndarray) -> np.ndarray:
