@@ -531,8 +531,8 @@ def check_targets(model: LanguageModel, targets: np.ndarray) -> None:
     """Raise an error if a row of a model has targets that are no words."""
     if len(targets) and targets.max() >= len(model.vocabulary):
         raise FormatError(
-            f"{model.path} is damaged: a target is {targets.max()}; the vocabulary has {len(model.vocabulary):,} words; "
-            f"restore or rebuild the model"
+            f"{model.path} is damaged: a target is {targets.max()}; the vocabulary has {len(model.vocabulary):,} "
+            f"words; restore or rebuild the model"
         )
 
 

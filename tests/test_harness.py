@@ -51,6 +51,11 @@ def write_task(folder: Path, name: str, kind: str, rest: str, rows: list[dict[st
     (folder / f"{name}.yaml").write_text(TASK.format(name=name, data=data, kind=kind, rest=rest))
 
 
+def _best(model: snm.LanguageModel, query: str, choices: list[str]) -> str:
+    scores = [model.score(f"{query} {choice}") for choice in choices]
+    return choices[scores.index(max(scores))]
+
+
 @pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval[api]")
 def test_tasks_of_the_harness(model_path: Path, tmp_path: Path) -> None:
     write_task(tmp_path, "texts", "loglikelihood_rolling", ROLLING, [{"text": text} for text in TEXTS])
@@ -68,10 +73,7 @@ def test_tasks_of_the_harness(model_path: Path, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr[-3000:]
         words = [words[:-1] for words in model.score_words(TEXTS)]  # the harness adds no end, and unknown words are ids
-        chosen = [
-            max(choices, key=lambda choice, query=query: model.score(f"{query} {choice}"))
-            for query, choices, _ in CHOICES
-        ]
+        chosen = [_best(model, query, choices) for query, choices, _ in CHOICES]
     (file,) = (tmp_path / "out").rglob("results*.json")
     results = json.loads(file.read_text())["results"]
     nats = -math.log(10) * sum(p for sentence in words for _, p in sentence)

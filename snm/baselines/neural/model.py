@@ -135,10 +135,10 @@ class NeuralModel(LanguageModel):
 
     def _blocks(self, tokens: np.ndarray, threads: int) -> list[tuple[int, int]]:
         """[start, stop) of whole sentences with about as many tokens as are scored together."""
-        if not len(tokens):
+        begins = np.flatnonzero(tokens == BEGIN)
+        if not len(begins):
             return []
         size = min(BLOCK_TOKENS, BLOCK_BYTES // (4 * max(1, self.shape["hidden"])), -(-len(tokens) // threads))
-        begins = np.flatnonzero(tokens == BEGIN)
         chosen = begins[np.searchsorted(begins, np.arange(0, len(tokens), size), "right") - 1]
         return list(pairwise([*np.unique(chosen).tolist(), len(tokens)]))
 
