@@ -151,9 +151,9 @@ def compile_beside(code_bytes: int) -> None:
     )
     counts = decode(encode(counts, 0, 1 << extractor.layout.bucket_bits, extractor.layout), extractor.layout)
     Adjustment(extractor, TrainingSettings(), 1 << 12).weigh(counts)
-    lengths = {"starts": 3, "data": PADDING, "values": 1 << 8 * code_bytes, "unigrams": words}
+    lengths = {"starts": 3, "data": PADDING + 1, "values": 1 << 8 * code_bytes, "unigrams": words}
     pages = {"bits": 1, "code_bytes": code_bytes, "single_types": [], "unigram_code": 0}
-    matrix = open_matrix(lambda name, dtype, *others: np.zeros(lengths.get(name, 0), dtype), pages, extractor)
+    matrix = open_matrix(lambda name, dtype, *others: np.ones(lengths.get(name, 0), dtype), pages, extractor)
     rows.find(np.zeros((n, 1), np.uint64), counts.targets, matrix, Gate.of(np.zeros(n, np.float32), n))
 
 

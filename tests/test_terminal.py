@@ -229,7 +229,7 @@ class TestMessages:
         def refuse(*arguments: object, **more: object) -> str:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(Path, "read_text", refuse)
+        monkeypatch.setattr("builtins.open", refuse)
         with pytest.raises(FormatError, match=r"cannot read .*manifest\.json: Permission denied$"):
             read_manifest(GOLDEN / "snm")
 

@@ -212,7 +212,9 @@ def pack(weights, order, out, scales):
         for i in range(inputs):
             largest = max(largest, np.float64(abs(row[i])))
             total += abs(row[i])
-        if largest > 0:
+        if not total < np.inf:  # nor are the products numbers
+            scales[o] = np.nan
+        elif largest > 0:
             factor = min(32767.0 / largest, most / total)
             scales[o] = 1 / factor
             for i in range(inputs):

@@ -88,8 +88,8 @@ class BackoffModel(RowModel):
         return BackoffBeams(self)
 
     def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Targets and probabilities of a row's links."""
-        start, stop = self.offsets[row : row + 2].tolist()
+        """Targets and probabilities of a row's links; none of row -1."""
+        start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         links = slice(max(start, 0), max(start, stop, 0))
         check_targets(self, self.targets[links])
         return self.targets[links], self.link_probabilities[links]
