@@ -27,16 +27,18 @@ from tests.conftest import SMALL_SKIPS, train
 
 ROOT = Path(__file__).parent.parent
 PYTHON = Path(os.environ.get("SNM_PYCTCDECODE", ROOT / ".venv-pyctcdecode" / "bin" / "python"))
+PAGE = f"{ROOT / 'tests' / 'test_code_blocks.py'}::test_the_blocks_of_a_page[docs/decoding.md]"
 INSIDE = find_spec("pyctcdecode") is not None
 inside = pytest.mark.skipif(not INSIDE, reason="runs in the environment of pyctcdecode")
 
 
 @pytest.mark.skipif(INSIDE, reason="this is the environment of pyctcdecode")
-def test_in_the_environment_of_pyctcdecode() -> None:
+@pytest.mark.parametrize("tests", [__file__, PAGE], ids=["adapter", "page"])
+def test_in_the_environment_of_pyctcdecode(tests: str) -> None:
+    """The page in a process of its own: it replaces kenlm before pyctcdecode imports it."""
     if not PYTHON.exists():
         pytest.skip(f"needs pyctcdecode, kenlm and transformers in {PYTHON.parent.parent} (make test installs them)")
-    page = f"{ROOT / 'tests' / 'test_code_blocks.py'}::test_the_blocks_of_a_page[docs/decoding.md]"
-    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, page]
+    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     run = subprocess.run(
         command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
