@@ -29,6 +29,7 @@ _KINDS = {
 TRIES = 20  # to open a model that is being replaced
 MAX_DEPTH = 16  # of mixtures of mixtures
 MAX_MEMBERS = 128  # each takes memory in proportion to the words of all
+LONGEST_NAME = 255  # bytes, of a folder, on most systems
 
 
 def load(path: str | Path, *, progress: Progress = silent) -> LanguageModel:
@@ -85,6 +86,7 @@ def _open(path: str | Path, depth: int = 0) -> LanguageModel:
         distinct = len(set(members)) == len(members) <= MAX_MEMBERS
         for folder in members:
             plain = folder not in ("", ".", "..") and Path(folder).name == folder and folder.isprintable()
+            plain = plain and len(folder.encode()) <= LONGEST_NAME
             if not plain or not distinct or (Path(path) / folder).is_symlink() or depth == MAX_DEPTH:
                 raise FormatError(
                     f"{path} is damaged: a member is {shown(folder)}; expected up to {MAX_MEMBERS} folders of the "

@@ -274,12 +274,21 @@ class TestMembers:
         with pytest.raises(FormatError, match=f"at most {MAX_DEPTH} one inside of another"):
             snm.load(self.nest(path, MAX_DEPTH))
 
-    @pytest.mark.parametrize("members", [["member0", "member0"], ["member0"] * 1000, ["member0\n"], ["member0/."]])
+    @pytest.mark.parametrize(
+        "members", [["member0", "member0"], ["member0"] * 1000, ["member0\n"], ["member0/."], ["é" * 128]]
+    )
     def test_names_of_members(self, members: list[str], tmp_path: Path) -> None:
         path = copied("mixture", tmp_path)
         edit(path, members=members, weights=[1 / len(members)] * len(members))
         with pytest.raises(FormatError, match="folders of the model, each once, no links"):
             snm.load(path)
+
+    def test_a_backoff_model_that_does_not_say_how_it_was_estimated(self, tmp_path: Path) -> None:
+        path = copied("backoff", tmp_path)
+        manifest = json.loads((path / MANIFEST).read_text())
+        manifest.pop("estimation")
+        (path / MANIFEST).write_bytes(sealed(manifest))
+        snm.prune(path, tmp_path / "small", links=40).close()
 
     def test_a_member_with_a_cache(self, tmp_path: Path) -> None:
         """Its row was written behind those of the joint gate."""

@@ -116,7 +116,8 @@ class PrunedBackoff:
         self.writer.array("backoffs", "<f4").append(self._backoffs(kept, offsets))
         m.vocabulary.write(self.writer.folder / VOCABULARY)
         by_type = np.bincount(self.tree.levels[kept], minlength=len(m.spec.types))
-        how = {"text": m.manifest["text"], "index": index.description, "estimation": m.manifest["estimation"]}
+        how: dict[str, Any] = {name: m.manifest[name] for name in ("text", "estimation") if name in m.manifest}
+        how |= {"index": index.description}
         how |= take_spelling(m.path, m.manifest, self.writer.folder, m.vocabulary, self._spelling_bytes)
         self.writer.finish(
             describe_rows(m.extractor, by_type, int(offsets[-1]), m.kind, {**how, "pruning": described}), self.threads
