@@ -1,10 +1,11 @@
 """Hybrids: words a second on one core at their real sizes; with --train, perplexities, times and a frontier.
 
-    python benchmarks/hybrid.py CORPUS [--presets hybrid-small hybrid hybrid-large] [--words 3000000] [--work DIR]
-    python benchmarks/hybrid.py CORPUS --train [--presets ...] [--engine gpu] [--passes 4] [--baseline transformer]
+    python benchmarks/hybrid.py CORPUS [--presets hybrid-small hybrid hybrid-large] [--snms small medium large]
+    python benchmarks/hybrid.py CORPUS --train [--presets ...] [--engine gpu] [--options "--passes 4"] [--baseline ...]
+    python benchmarks/hybrid.py CORPUS --presets --plot frontier.png
 
 Without --train, the networks have random weights and all words of the corpus, because speed does not depend on what
-weights are; the SNM beside them is trained on the first --words words. The sentences are those of the test text. A
+weights are; the SNMs are trained on the first --words words. The sentences are those of the test text. A
 multiplication is one of a network's, counted from the sizes of its matrices and, of the classes' words, from the
 text. The core's rates of multiplications are measured in the same run: of a product of large float32 matrices in
 NumPy, and of `snm.kernels.products`. KenLM scores the same sentences one by one from Python, with a model of order 5
@@ -14,13 +15,14 @@ With --train, each preset is trained on the whole training text, with the valid 
 those of the test text, beside Kneser-Ney's of order 5, static weights in the place of the gate, and each member alone.
 
 Every result is a line of JSON in --lines, written when it is known; a run that finds a result there does not measure
-again.
+again. The plot has all models whose perplexity and speed are there, from this machine or another one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -39,11 +41,14 @@ from snm.baselines.neural.model import NeuralModel
 from snm.baselines.neural.products import Rows, Weights
 from snm.baselines.neural.rnn import ClassesOutput
 from snm.layouts.tokens import BEGIN
+from snm.mixing import weigh
 from snm.model import LanguageModel
+from snm.reproduction.plots import plot_frontier
 from snm.settings import HYBRIDS
 from snm.text.encoding import as_lines, encode_files, read_corpus
 
-TIMED_TOKENS = 100_000  # of the test text
+TIMED_TOKENS, TRANSFORMER_TOKENS = 100_000, 10_000  # of the test text
+THREADS = os.cpu_count() or 1  # of perplexities
 TIMES = 3  # of which the fastest counts
 GATE_WORDS = 20_000  # of the valid text, for the gate beside a random network
 SIDE = 1024  # of the matrices that the core's rates are measured with
@@ -109,12 +114,22 @@ def speed(model: LanguageModel, tokens: np.ndarray) -> float:
     return float((tokens != BEGIN).sum()) / cpu_seconds(lambda: model.probabilities(tokens))
 
 
+def timed_tokens(test: Path, model: LanguageModel) -> np.ndarray:
+    """The first whole sentences of the test text."""
+    tokens = encode_files(test, model.vocabulary).tokens
+    return tokens[: np.flatnonzero(tokens[:TIMED_TOKENS] == BEGIN)[-1]]
+
+
+def speed_of(path: Path, test: Path) -> float:
+    model = snm.load(path)
+    return speed(model, timed_tokens(test, model))
+
+
 def speeds(path: Path, test: Path, rates: dict[str, Any]) -> dict[str, Any]:
     """A hybrid's speed, its members', and what share of the core's rate its network reaches."""
     hybrid = snm.load(path)
     assert isinstance(hybrid, snm.HybridModel)
-    tokens = encode_files(test, hybrid.vocabulary).tokens
-    tokens = tokens[: np.flatnonzero(tokens[:TIMED_TOKENS] == BEGIN)[-1]]
+    tokens = timed_tokens(test, hybrid)
     found: dict[str, Any] = {"words": len(hybrid.vocabulary), "words/s": speed(hybrid, tokens)}
     for name, member in zip(hybrid.manifest["names"], hybrid.models, strict=True):
         found[f"{name}, words/s"] = speed(member, tokens)
@@ -144,7 +159,12 @@ def kenlm_speed(few: Path, test: Path, work: Path) -> dict[str, Any]:
 def command(*arguments: str | Path) -> str:
     """Run a command of snm; return what it prints."""
     call = [sys.executable, "-m", "snm", *map(str, arguments)]
-    return subprocess.run(call, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    return subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+
+
+def training_of(name: str, held_out: Path) -> list[str | Path]:
+    """Options of snm train for a preset, or for Kneser-Ney's model, which needs no held-out text."""
+    return ["--model", "kn"] if name == "kn" else ["--preset", name, "--dev", held_out]
 
 
 def train(text: Path, model: Path, *options: str | Path) -> dict[str, Any]:
@@ -154,19 +174,24 @@ def train(text: Path, model: Path, *options: str | Path) -> dict[str, Any]:
 
 
 def perplexity(model: Path, text: Path, *options: str) -> float:
-    return float(json.loads(command("ppl", model, text, "--json", *options))["ppl"])
+    return float(json.loads(command("ppl", model, text, "--json", "--threads", str(THREADS), *options))["ppl"])
 
 
 def measure_speeds(options: argparse.Namespace, lines: Lines) -> None:
     rates = lines.of("core", core_rates)
     few, words, valid, test = options.work / "few.txt", options.work / "words.txt", *options.texts[1:]
     if not words.exists():
-        first_words(options.texts[0], options.words, few)
+        first_words(options.texts[0], options.words or sys.maxsize, few)
         _, vocabulary = read_corpus(options.texts[0])
         words.write_text("\n".join(vocabulary.words[3:]) + "\n")
     if find_spec("kenlm") is not None:
         lines.of("kenlm", lambda: kenlm_speed(few, test, options.work))
     dev = first_words(valid, GATE_WORDS, options.work / "gate.txt")
+    for preset in options.snms:
+        model = options.work / f"few-{preset}-gated.model"
+        if not model.exists():
+            train(few, model, *training_of(preset, dev), "--vocab", words, "--engine", "cpu")
+        lines.of(f"speed of {preset}", lambda model=model: {"words/s": speed_of(model, test)})  # type: ignore[misc]
     for preset in options.presets:
         features, units = HYBRIDS[preset]
         member, network = options.work / f"few-{features}.model", options.work / f"random-{units}.model"
@@ -179,6 +204,9 @@ def measure_speeds(options: argparse.Namespace, lines: Lines) -> None:
         if not model.exists():
             command("mix", member, network, "--gated", "--dev", dev, "-o", model)
         lines.of(f"speed of {preset}", lambda model=model: speeds(model, test, rates))  # type: ignore[misc]
+    if options.baseline:
+        untrained = "--minutes", "0", "--engine", "cpu", "--threads", "1", "--tokens", str(TRANSFORMER_TOKENS)
+        lines.of("speed of transformer", lambda: {"words/s": transformer(options, *untrained)["words/s"]})
 
 
 def measure_models(options: argparse.Namespace, lines: Lines) -> None:
@@ -186,47 +214,63 @@ def measure_models(options: argparse.Namespace, lines: Lines) -> None:
     text, valid, test = options.texts
     rates, more = lines.of("core", core_rates), ["--engine", options.engine, *shlex.split(options.options)]
 
-    def baseline() -> dict[str, Any]:
-        made = train(text, options.work / "kn.model", "--model", "kn")
-        return {**made, "ppl": perplexity(options.work / "kn.model", test)}
+    def single(name: str) -> dict[str, Any]:
+        model = options.work / f"{name}.model"
+        made = train(text, model, *training_of(name, valid), "--engine", options.engine)
+        return {**made, "ppl": perplexity(model, test), "words/s": speed_of(model, test)}
 
     def hybrid(preset: str) -> dict[str, Any]:
         model = options.work / f"{preset}.model"
-        made = train(text, model, "--preset", preset, "--dev", valid, *more)
-        found = {**made, "ppl": perplexity(model, test)}
+        found = {"ppl": perplexity(model, test)}
         members = [model / name for name in json.loads((model / "manifest.json").read_text())["members"]]
-        mixed = snm.weigh(members, valid, test=test)
+        mixed = weigh(members, valid, test=test, threads=THREADS)
         found |= {"static": mixed.test_perplexity, "weights": mixed.weights.tolist()}
         return found | {"members": mixed.test_perplexities, **speeds(model, test, rates)}
 
-    kn = lines.of("kn", baseline)["ppl"]
+    kn = lines.of("kn", lambda: single("kn"))["ppl"]
+    for name in options.snms:
+        found = lines.of(name, lambda name=name: single(name))  # type: ignore[misc]
+        print(f"{name}: {found['ppl'] / kn:.3f} of Kneser-Ney", flush=True)
     for preset in options.presets:
+        call = text, options.work / f"{preset}.model", "--preset", preset, "--dev", valid, *more
+        lines.of(f"training of {preset}", lambda call=call: train(*call))  # type: ignore[misc]
         found = lines.of(preset, lambda preset=preset: hybrid(preset))  # type: ignore[misc]
         print(f"{preset}: {found['ppl'] / kn:.3f} of Kneser-Ney, static weights {found['static'] / kn:.3f}", flush=True)
     if options.baseline:
-        script = [
-            sys.executable,
-            Path(__file__).parent / "transformer.py",
-            *options.texts,
-            *shlex.split(options.baseline),
-        ]
-        run = lambda: json.loads(subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout)  # noqa: E731
-        print(f"transformer: {lines.of('transformer', run)['ppl'] / kn:.3f} of Kneser-Ney", flush=True)
+        found = lines.of("transformer", lambda: transformer(options, "--engine", options.engine))
+        print(f"transformer: {found['ppl'] / kn:.3f} of Kneser-Ney", flush=True)
+
+
+def transformer(options: argparse.Namespace, *more: str) -> dict[str, Any]:
+    script = Path(__file__).parent / "transformer.py"
+    call = [sys.executable, script, *options.texts, *shlex.split(options.baseline), *more]
+    made: dict[str, Any] = json.loads(subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return made
+
+
+def draw(corpus: str, lines: Lines, path: Path) -> None:
+    """Perplexity against words a second on one core."""
+    rows = []
+    for name, line in lines.known.items():
+        of_core = lines.known.get(f"speed of {name}", {"words/s": line.get("words/s")})
+        if "ppl" in line and of_core["words/s"]:
+            rows.append({"model": name, "test": line["ppl"], "words/s": of_core["words/s"]})
+    plot_frontier(corpus, rows, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="folder with train, valid and test text")
     parser.add_argument("--presets", nargs="*", default=["hybrid-small", "hybrid", "hybrid-large"])
-    parser.add_argument(
-        "--words", type=int, default=3_000_000, help="that the SNM beside random networks is trained on"
-    )
+    parser.add_argument("--snms", nargs="*", default=[], help="kn, and presets without a network, beside them")
+    parser.add_argument("--words", type=int, default=3_000_000, help="that SNMs are trained on for speed; 0 for all")
     parser.add_argument("--train", action="store_true", help="train the hybrids, and report perplexities")
     parser.add_argument("--engine", default="auto", help="that hybrids are trained on")
     parser.add_argument("--options", default="", help='further ones of snm train, such as "--passes 4"')
     parser.add_argument(
         "--baseline", default="", help='options of transformer.py, such as "--minutes 4"; none: not run'
     )
+    parser.add_argument("--plot", type=Path, help="draw the results of --lines")
     parser.add_argument("--work", type=Path, default=ROOT / "bench", help="folder for models [default: bench]")
     parser.add_argument("--lines", type=Path, help="results [default: hybrid.jsonl in the work folder]")
     options = parser.parse_args()
@@ -235,6 +279,8 @@ def main() -> None:
     lines = Lines(options.lines or options.work / "hybrid.jsonl")
     lines.of("facts", lambda: facts_of(options.corpus.name))
     (measure_models if options.train else measure_speeds)(options, lines)
+    if options.plot:
+        draw(options.corpus.name, lines, options.plot)
 
 
 if __name__ == "__main__":

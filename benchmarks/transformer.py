@@ -113,7 +113,7 @@ class Trainer:
         self.model.train()
         tokens = self._on_device(text.tokens)
         for batch in self._batches(text.tokens):
-            done = (time.monotonic() - begun) / seconds
+            done = (time.monotonic() - begun) / seconds if seconds else 1.0
             if done >= 1:
                 break
             for group in self.optimiser.param_groups:
@@ -169,6 +169,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--tokens", type=int, help="of the valid and of the test text that are scored; by default all")
+    parser.add_argument("--threads", type=int, help="of a CPU")
     parser.add_argument("--probabilities", type=Path, help="folder for valid.txt and test.txt")
     found = parser.parse_args()
     found.device = device_of(found.engine)
@@ -178,6 +180,8 @@ def options() -> argparse.Namespace:
 def main() -> None:
     how = options()
     torch.manual_seed(how.seed)
+    if how.threads:
+        torch.set_num_threads(how.threads)
     text, vocabulary = read_corpus(how.train)
     counts = np.bincount(text.tokens, minlength=len(vocabulary))
     classes = WordClasses.build(counts, learn_classes(text, len(vocabulary), seed=how.seed))
@@ -190,8 +194,11 @@ def main() -> None:
         "parameters": sum(p.numel() for p in model.parameters()), "layers": how.layers, "width": how.width,
     }  # fmt: skip
     for part in ("valid", "test"):
+        tokens = encode_files(getattr(how, part), vocabulary).tokens
+        if how.tokens:
+            tokens = tokens[: np.flatnonzero(tokens[: how.tokens] == BEGIN)[-1]]
         begun = time.process_time() if how.device == "cpu" else time.monotonic()
-        p = trainer.probabilities(encode_files(getattr(how, part), vocabulary).tokens)
+        p = trainer.probabilities(tokens)
         ended = time.process_time() if how.device == "cpu" else time.monotonic()
         found |= {f"{part} ppl": math.exp(-np.log(p).mean()), "words/s": len(p) / (ended - begun)}
         if how.probabilities is not None:

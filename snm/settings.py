@@ -23,7 +23,7 @@ from snm.text.vocabulary import Vocabulary
 NEURAL = ("hsme", "rnn")
 HYBRID = "hybrid"
 MODELS = ("snm", "kn", "katz", "sbo", *NEURAL, HYBRID)
-HYBRIDS = {"hybrid-small": ("small", 128), "hybrid": ("medium", 256), "hybrid-large": ("medium", 512)}
+HYBRIDS = {"hybrid-small": ("small", 256), "hybrid": ("medium", 512), "hybrid-large": ("medium", 1024)}
 """Presets of hybrids: the features of the SNM, and the units of the network."""
 CLUSTER = ("ray", "tasks")  # engines of several machines
 ENGINES = ("auto", "cpu", "gpu", *CLUSTER)

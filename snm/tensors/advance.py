@@ -209,7 +209,7 @@ class TensorModel:
         numerator = scale[:, :1] * self._unigrams
         self._add_links(numerator, starts, lengths, single, scale)
         denominator = scale[:, 0] * self._unigram_sum + (scale * sums).sum(1)
-        numerator[:, self._never] = 0.0
+        numerator.index_fill_(1, self._never, 0.0)
         chosen = numerator if columns is None else numerator[:, columns]
         return torch.log(chosen) - torch.log(denominator)[:, None]
 
