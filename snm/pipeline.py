@@ -684,15 +684,18 @@ def _split(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | None) ->
 
 def _write_network(
     job: Job, kind: str, writer: ModelWriter, train: Text, held_out: Text, vocabulary: Vocabulary,
-    figures: dict[str, Any],
+    figures: dict[str, Any], learned: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """Train a network, and finish the folder of `writer` as a model of this kind."""
+    """Train a network, and finish the folder of `writer` as a model of this kind.
+
+    `learned`: the classes of words, if they are known.
+    """
     from snm.baselines.neural.training import train_network
 
     s = job.settings
     made = train_network(
         s.model, s.network, s.order, s.seed, train, held_out, vocabulary, writer, job.writer.path,
-        devices.device_of(s.engine), job.progress, job.notify,
+        devices.device_of(s.engine), job.progress, job.notify, learned,
     )  # fmt: skip
     vocabulary.write(writer.folder / VOCABULARY)
     spelling = job.spelling if writer is job.writer else {}
@@ -709,9 +712,11 @@ def _train_hybrid(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | N
     own = replace(s, model="snm", gate=0, network=NetworkSettings(), vocab=None, max_words=None)
     folders = [job.writer.folder / f"member{i}" for i in range(2)]
     train_source(train, vocabulary, None, folders[0], own, job.progress, lambda line: job.notify(f"snm: {line}"))
+    sparse = load(folders[0])
+    assert isinstance(sparse, SnmModel)
     with ModelWriter(folders[1], False, job.notify) as writer:
-        _write_network(job, "rnn", writer, train, held_out, vocabulary, figures)
-    members = [load(folder) for folder in folders]
+        _write_network(job, "rnn", writer, train, held_out, vocabulary, figures, sparse.extractor.classes)
+    members = [sparse, load(folders[1])]
     work = Work(s, train_source, job.progress, job.notify)
     names = ["snm", s.network.cell_of(s.model)]
     write_hybrid(job.writer, vocabulary, names, members, held_out, work, {"text": figures, **job.spelling})

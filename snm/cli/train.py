@@ -43,7 +43,7 @@ OPTIONS = [
         "hierarchical softmax, a recurrent network, or a hybrid: an SNM and a network, weighed by context."),
     option("--preset",
         help="Features by name: small, medium, large; the paper's snm2 … snm10, snm5-skip, snm5-skip-only, "
-        "snm10-skip. Or a hybrid: hybrid-small, hybrid, hybrid-large, with networks of 128, 256, 512 units.  "
+        "snm10-skip. Or a hybrid: hybrid-small, hybrid, hybrid-large, with networks of 256, 512, 1,024 units.  "
         "[default: small; with --paper snm5]"),
     option("--features",
         help="Features by specification, such as 'ngram(0..4) + skip(r=1, s=1..3, words=1..3)'."),

@@ -42,13 +42,14 @@ DROPOUT = {"rnn": (0.3, 0.1), "lstm": (0.5, 0.1)}  # on little text, and on more
 def train_network(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, dev: Text, vocabulary: Vocabulary,
     writer: ModelWriter, output: Path, device: str, progress: Progress = silent, notify: Notify = ignore,
+    learned: np.ndarray | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train a network on a text and write its arrays; return its entries of the manifest.
 
     `dev` is the held-out text that chooses the best pass. The checkpoint lies beside `output`, the model that the
     network is or becomes a part of.
     """
-    network, grouping = make_network(model, how, order, seed, text, vocabulary, device, progress)
+    network, grouping = make_network(model, how, order, seed, text, vocabulary, device, progress, learned)
     size = sum(array.size for _, array in network.arrays())
     settings = fit_settings(model, how, seed, text.events)
     notify(f"{shape_text(asdict(network.shape))}: {size:,} parameters, on {network.device.type}")
@@ -87,16 +88,20 @@ def train_network(
 
 def make_network(
     model: str, how: NetworkSettings, order: int | None, seed: int, text: Text, vocabulary: Vocabulary,
-    device: str, progress: Progress = silent,
+    device: str, progress: Progress = silent, learned: np.ndarray | None = None,
 ) -> tuple[Network, Tree | WordClasses | None]:  # fmt: skip
-    """An untrained network, and how its output groups words, if it does."""
+    """An untrained network, and how its output groups words, if it does.
+
+    `learned`: the classes of words; they are learned from the text if they are not given.
+    """
     shape = _shape(model, how, order, text, vocabulary)
     counts = np.bincount(text.tokens, minlength=len(vocabulary))
     grouping: Tree | WordClasses | None = None
     odds = None
     if shape.softmax != "adaptive":
-        with progress("word classes", CLASS_PASSES * min(len(vocabulary), FREQUENT)) as bar:
-            learned = learn_classes(text, len(vocabulary), CLASSES, seed, bar)
+        if learned is None:
+            with progress("word classes", CLASS_PASSES * min(len(vocabulary), FREQUENT)) as bar:
+                learned = learn_classes(text, len(vocabulary), CLASSES, seed, bar)
         if shape.softmax == "tree":
             grouping, odds = Tree.build(counts, learned, vocabulary.never_a_target)
         else:
