@@ -15,6 +15,7 @@ import snm
 from snm.decoding import Beam, Decoder, build_ctcdecoder, confidences
 from snm.decoding.logits import log_probabilities
 from snm.errors import InputError, SettingsError, SnmError
+from snm.kenlm.histories import null_state
 from snm.reference import decoding as reference
 from snm.settings import Settings
 from tests.channel import LABELS, logits_of, piece_labels, piece_logits_of, pieces_of, write_sound_alikes
@@ -49,11 +50,18 @@ def known_words(model: snm.LanguageModel) -> frozenset[str]:
     return frozenset(model.vocabulary.words[3:])
 
 
+def unigrams_of(model: snm.LanguageModel) -> dict[str, float]:
+    """log10 P of each word after no words."""
+    return {word: model.step(null_state(model), word)[0] for word in known_words(model)}
+
+
 def oracle_of(model: snm.LanguageModel | None, order: int = 1, **how: Any) -> reference.Search:
     labels = how.pop("labels", LABELS)
     if model is None:
         return reference.Search(labels, **how)
     words = known_words(model)
+    if not how.get("by_token"):
+        how.setdefault("unigrams", unigrams_of(model))
     return reference.Search(labels, step=model.step, begin=model.start(), words=words, order=order, **how)
 
 

@@ -47,8 +47,8 @@ def build_ctcdecoder(
     - `blank`: the label or index of the blank, where it is not "", `[PAD]`, `<pad>` or `_`.
     - `lexicon`: `open`, or `closed` if only known words may be found.
     - `level`: `word`, or `token` if the words of the model are the labels.
-    - `compatible`: repeat a fault of pyctcdecode, for the same texts: a text that ends with a space pays for one more,
-      unknown word.
+    - `compatible`: the same texts as pyctcdecode's: an unfinished word has no score, so that more of what was said is
+      lost, and a text that ends with a space pays for one more, unknown word.
     """
     model = kenlm_model_path
     if model is not None and not isinstance(model, LanguageModel):
@@ -85,7 +85,9 @@ class Decoder:
         self._task_labels = labels.arrays(self._token_ids() if by_token else None)
         self._texts = [text.replace("▁", " ") for text in labels.names] if by_token else labels.texts()
         self._separator = "" if by_token else " "
-        self._lexicon = lexicon_of({} if by_token else self._known)
+        self._looks_ahead = self._scores is not None and not by_token and not self._compatible
+        scores = self._scores.unigrams() if self._scores is not None and self._looks_ahead else None
+        self._lexicon = lexicon_of({} if by_token else self._known, scores)
         self._idle: list[Search] = []  # arrays that no search uses
         self._hot: list[tuple[Any, float, HotWords]] = []  # hot words as they were given, and their automata
         self.alpha, self.beta, self.unk_score_offset, self.lm_score_boundary = ALPHA, BETA, UNKNOWN_OFFSET, True
@@ -210,7 +212,7 @@ class Decoder:
             whole_number("beam_width", width, 1, 1 << 20), real_number("token_min_logp", min_token),
             real_number("beam_prune_logp", prune), flag("prune_history", by_history),
             1 if scores is None else scores.order, scores is not None,
-            self.alpha, self.beta, self.unk_score_offset, self._open,
+            self.alpha, self.beta, self.unk_score_offset, self._open, self._looks_ahead,
         )  # fmt: skip
         if not limits.prune <= 0:
             raise SettingsError(f"beam_prune_logp is {limits.prune}; expected a number of at most 0")
