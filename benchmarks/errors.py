@@ -1,13 +1,14 @@
 """Word error rates of the CTC decoder with models of the same text, and of n-best lists that they rescore.
 
     python benchmarks/errors.py CORPUS [--models "kn snm5 medium kn+medium"] [--noises "0.1 0.2 0.3"]
-        [--utterances 1000] [--tuned 250] [--pairs "0.65,3 0.8,4"] [--beam 300] [--words N]
+        [--utterances 1000] [--tuned 250] [--weights "0.8,3.5,-10 1,3.5,-15"] [--beam 300] [--words N]
         [--work DIR] [--json FILE]
 
 All models are trained on the text, or its first words (--words), lower case and without punctuation, with the same
-vocabulary: `kn` is Kneser-Ney of order 5, the others are presets, and a+b is the mixture of two. The logits are those
-of a noisy channel (tests/channel.py), not of speech, at several noises. The weights of each model, alpha and beta, are
-tuned on utterances of valid text; errors are counted on others of test text. Intervals are of 95 %, by resampling
+vocabulary: `kn` is Kneser-Ney of order 5, the others are presets, also of hybrids, and a+b is the mixture of two. The
+logits are those of a noisy channel (tests/channel.py), not of speech, at several noises. The weights of each model
+(alpha, beta and the offset of unknown words) are the best of --weights on utterances of valid text, which are decoded
+with each; errors are counted on others of test text. Intervals are of 95 %, by resampling
 utterances. The second table is of the best texts that the first model found, up to 100, which each model rescores, with
 weights tuned in the same way. Milliseconds are processor time of one thread. What was found is kept in the work folder.
 """
@@ -31,7 +32,7 @@ from snm.rescoring import Hypothesis, NBest, errors_of, read_nbest, rescore, wri
 from snm.rescoring.weights import distance
 from tests.channel import LABELS
 
-PAIRS = " ".join(f"{alpha},{beta}" for alpha in (0.5, 0.65, 0.8, 0.95, 1.1) for beta in (2, 3, 4, 5, 6))
+WEIGHTS = " ".join(f"{a},{b},{o}" for a in (0.7, 0.8, 0.9, 1.0) for b in (3, 3.5, 4) for o in (-10, -15))
 KEPT = 100
 PRUNE, MIN_TOKEN = -15.0, -6.5
 """With pyctcdecode's -10 and -5 and 100 beams half as many errors more are made: the decoder loses what was said."""
@@ -39,7 +40,7 @@ PRUNE, MIN_TOKEN = -15.0, -6.5
 
 def main() -> None:
     more = {"models": "kn snm5 medium large kn+medium kn+large", "noises": "0.1 0.2 0.3"}
-    bench = Bench(__doc__, **more, pairs=PAIRS, utterances=1000, tuned=250, beam=300, words=10**12)
+    bench = Bench(__doc__, **more, weights=WEIGHTS, utterances=1000, tuned=250, beam=300, words=10**12)
     write_plain(bench, bench.options.words)
     names, rows, second = bench.options.models.split(), [], []
     for noise in map(float, bench.options.noises.split()):
@@ -83,6 +84,7 @@ def _decoded(
             "model": name or "none",
             "alpha": given["alpha"] if name else "",
             "beta": given["beta"] if name else "",
+            "offset": given["offset"] if name else "",
             "word error rate": f"{wrong[:, 0].sum() / words:.4f}",
             **_beside(wrong[:, 0], first),
             "best of the beams": f"{wrong[:, 1].sum() / words:.4f}",
@@ -98,8 +100,8 @@ def _decode(bench: Bench, name: str, tuning: list[Utterance], test: list[Utteran
     model, beam = snm.load(_path_of(bench, name)) if name else None, bench.options.beam
     decoder = build_ctcdecoder(LABELS, model)
     if model is not None:
-        pairs = [(float(a), float(b)) for a, _, b in (pair.partition(",") for pair in bench.options.pairs.split())]
-        _as_file(tuning, _tune(decoder, tuning, pairs, beam), _file(bench, noise, name, "valid"))
+        weights = [tuple(map(float, weights.split(","))) for weights in bench.options.weights.split()]
+        _as_file(tuning, _tune(decoder, tuning, weights, beam), _file(bench, noise, name, "valid"))
     decoder.decode(test[0][1])  # kernels are loaded
     begun = time.process_time()
     found = decoder.decode_beams_batch(None, [logits for _, logits in test], beam, PRUNE, MIN_TOKEN)
@@ -107,8 +109,9 @@ def _decode(bench: Bench, name: str, tuning: list[Utterance], test: list[Utteran
     _as_file(test, found, _file(bench, noise, name, "test"))
     known = () if model is None else set(model.vocabulary.words)
     unknown = [sum(word not in known for word in line.split()) for line, _ in test]
-    weights = {"alpha": decoder.alpha, "beta": decoder.beta, "ms": 1000 * took / len(test), "unknown": unknown}
-    _file(bench, noise, name, "weights").write_text(json.dumps(weights))
+    chosen = {"alpha": decoder.alpha, "beta": decoder.beta, "offset": decoder.unk_score_offset}
+    chosen |= {"ms": 1000 * took / len(test), "unknown": unknown}
+    _file(bench, noise, name, "weights").write_text(json.dumps(chosen))
 
 
 def _rescored(bench: Bench, names: list[str], noise: float) -> list[dict[str, Any]]:
@@ -161,22 +164,22 @@ def _as_file(given: list[Utterance], found: list[list[Beam]], path: Path) -> Non
     write_nbest(lists, path)
 
 
-def _tune(decoder: Decoder, given: list[Utterance], pairs: list[tuple[float, float]], beam: int) -> list[list[Beam]]:
-    """Set the pair of weights with the fewest errors, and return the beams that it finds.
+def _tune(decoder: Decoder, given: list[Utterance], weights: list[tuple[float, ...]], beam: int) -> list[list[Beam]]:
+    """Set the weights with the fewest errors, and return the beams that they find.
 
-    Utterances are decoded with each pair: weighing the beams of one pair anew tells little of what another one would
-    find, because the weights decide which beams are lost.
+    Utterances are decoded with all weights: weighing the beams of some anew tells little of what others would find,
+    because the weights decide which beams are lost.
     """
-    best: tuple[int, tuple[float, float], list[list[Beam]]] | None = None
-    for pair in pairs:
-        decoder.reset_params(*pair)
+    best: tuple[int, tuple[float, ...], list[list[Beam]]] | None = None
+    for some in weights:
+        decoder.reset_params(*some)
         found = decoder.decode_beams_batch(None, [frames for _, frames in given], beam, PRUNE, MIN_TOKEN)
         wrong = sum(
             distance(line.split(), beams[0].text.split()) for (line, _), beams in zip(given, found, strict=True)
         )
-        print(f"alpha {pair[0]:g}, beta {pair[1]:g}: {wrong} errors", flush=True)
+        print(f"{some}: {wrong} errors", flush=True)
         if best is None or wrong < best[0]:
-            best = wrong, pair, found
+            best = wrong, some, found
     assert best is not None
     decoder.reset_params(*best[1])
     return best[2]

@@ -335,7 +335,9 @@ def add_totals(limits, search, lexicon, hot):
         candidate = search.candidates[n]
         if candidate.word != NONE:
             word = search.words[candidate.word]
-            candidate.total = candidate.acoustic + word.score + word.hot + partial_score(candidate, limits, lexicon, hot)
+            candidate.total = (
+                candidate.acoustic + word.score + word.hot + partial_score(candidate, limits, lexicon, hot)
+            )
             best = max(best, candidate.total)
     return best
 
