@@ -34,7 +34,7 @@ from tests.channel import LABELS
 
 WEIGHTS = " ".join(f"{a},{b},{o}" for a in (0.7, 0.8, 0.9, 1.0) for b in (3, 3.5, 4) for o in (-10, -15))
 KEPT = 100
-PRUNE, MIN_TOKEN = -15.0, -6.5
+PRUNE, MIN_TOKEN = -20.0, -9.0
 """With pyctcdecode's -10 and -5 and 100 beams half as many errors more are made: the decoder loses what was said."""
 
 

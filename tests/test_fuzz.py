@@ -54,11 +54,11 @@ def test_the_same_number_is_the_same_model() -> None:
 def test_a_changed_file_gets_its_checksum(tmp_path: Path) -> None:
     files = read_files(GOLDEN / "format3" / "mixture")
     made: Files = {**files, "member0/data.npy": files["member0/data.npy"] + b"more"}
-    write_files(tmp_path / "damaged", made, None)
+    write_files(tmp_path / "damaged", made)
     with pytest.raises(FormatError, match="bytes"):
         read_manifest(tmp_path / "damaged" / "member0")
     reseal(made)
-    write_files(tmp_path / "whole", made, None)
+    write_files(tmp_path / "whole", made)
     assert CHECKSUM in json.loads((tmp_path / "whole" / MANIFEST).read_text())
     read_manifest(tmp_path / "whole")
     read_manifest(tmp_path / "whole" / "member0")

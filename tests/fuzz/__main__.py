@@ -93,13 +93,13 @@ def try_one(campaign: Campaign, kind: str, number: int, keep: Path | None) -> No
 
     from tests.fuzz.uses import import_arpa, use
 
-    name, mutant, seed, random = campaign.mutant(kind, number)
+    name, mutant, random = campaign.mutant(kind, number)
     box = campaign.box("only")
-    write_files(box / "in", mutant.files, None if seed is None else seed.folder)
+    write_files(box / "in", mutant.files)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         remove_files(keep)
-        write_files(keep, mutant.files, None)
+        write_files(keep, mutant.files)
     print(name, *mutant.done, sep="\n  ", flush=True)
     assert isinstance(random, Random)
     run_it, path = (import_arpa, box / "in" / "m.arpa") if kind == "arpa" else (use, box / "in")

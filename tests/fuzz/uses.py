@@ -33,19 +33,15 @@ class Failed(Exception):
     """What a model did that it must not."""
 
 
-def write_files(folder: Path, files: Files, unchanged: Path | None) -> int:
-    """Write a model; return its size. Files that are as they were in `unchanged` are linked."""
+def write_files(folder: Path, files: Files) -> int:
+    """Write a model; return its size."""
     size = 0
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(data, bytes):
             size += len(data)
-            before = None if unchanged is None else unchanged / name
-            if before is not None and before.is_file() and before.read_bytes() == data:
-                os.link(before, path)
-            else:
-                path.write_bytes(data)
+            path.write_bytes(data)
         else:
             _SPECIAL[data](path)
     return size

@@ -79,21 +79,21 @@ class Campaign:
             (box / part).mkdir(parents=True, exist_ok=True)
         return box
 
-    def mutant(self, kind: str, number: int) -> tuple[str, Mutant, Seed | None, Random]:
+    def mutant(self, kind: str, number: int) -> tuple[str, Mutant, Random]:
         """The model or ARPA file of a number: always the same."""
         random = Random(f"{self.seed} {kind} {number}")
         if kind == "arpa":
             name, data = random.choice(self.arpas)
-            return name, mutate_arpa(random, data), None, random
+            return name, mutate_arpa(random, data), random
         seed = random.choice(self.models)
-        return seed.name, mutate(random, seed.files, self.plain), seed, random
+        return seed.name, mutate(random, seed.files, self.plain), random
 
     def try_one(self, kind: str, number: int, box: Path) -> dict[str, Any]:
         """What comes of one model."""
-        name, mutant, seed, random = self.mutant(kind, number)
+        name, mutant, random = self.mutant(kind, number)
         remove_files(box / "in")
         remove_files(box / "out")
-        size = write_files(box / "in", mutant.files, None if seed is None else seed.folder)
+        size = write_files(box / "in", mutant.files)
         result: dict[str, Any] = {"kind": kind, "number": number, "seed": name, "done": mutant.done}
         forget_peak()
         before, begun = of_status("VmRSS"), time.process_time()
@@ -134,8 +134,8 @@ class Campaign:
             figures.failures.append(result)
             if len(figures.failures) <= KEPT:
                 kept = self.folder / "failures" / f"{result['kind']} {result['number']}"
-                _, mutant, _, _ = self.mutant(result["kind"], result["number"])
-                write_files(kept, _plain(mutant.files), None)
+                _, mutant, _ = self.mutant(result["kind"], result["number"])
+                write_files(kept, _plain(mutant.files))
 
 
 class _Way:
@@ -183,7 +183,7 @@ class _Way:
     def _ended(self, status: int) -> None:
         os.close(self.pipe)
         if self.current >= 0:
-            name, mutant, _, _ = self.campaign.mutant(self.kind, self.current)
+            name, mutant, _ = self.campaign.mutant(self.kind, self.current)
             how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
             how = f"more than {SECONDS} s" if how == f"signal {int(signal.SIGKILL)}" else how
             self.campaign.add({
