@@ -259,8 +259,10 @@ class Folder:
             os.unlink(self.path(name)) if self._fs is None else self._fs.rm_file(self.path(name))
 
     def remove(self) -> None:
-        """Delete the folder and all that is in it."""
-        if self._fs is None:
+        """Delete the folder and all that is in it, or a file."""
+        if self._fs is None and os.path.isfile(self._path):
+            os.remove(self._path)
+        elif self._fs is None:
             shutil.rmtree(self._path, ignore_errors=True)
         else:
             with suppress(FileNotFoundError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from snm.storage import ModelWriter, turn
 from snm.text.files import STDIN, Sources, are_files, find_files
 from snm.version import __version__
 
-TRAINING = "training.json"
+TRAINING, COMPLETE = "training.json", "complete"
 CHECKED_BYTES = 64 << 20  # at a time
 
 Stage = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -97,7 +97,18 @@ def keeping(
         except BaseException:
             notify(f"what is finished is kept in {folder.where}; the same command goes on from there")
             raise
-        folder.remove()
+        with suppress(OSError):  # no room for a byte more
+            folder.write(TRAINING, json.dumps(COMPLETE).encode())
+        _remove(folder)
+
+
+def _remove(folder: Folder) -> None:
+    """Remove the work of a model that is complete. TRAINING is the last to go: a run that is killed meanwhile leaves
+    what the next one takes for no unfinished work."""
+    for name in folder.names():
+        if name != TRAINING:
+            folder.child(name).remove()
+    folder.remove()
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
@@ -139,6 +150,10 @@ def _check_same(folder: Folder, described: dict[str, Any], notify: Notify) -> No
         return
     except ValueError:
         found = {}
+    if found == COMPLETE:
+        notify(f"removing {folder.where}, which a run left behind that was killed")
+        _remove(folder)
+        return
     described = json.loads(json.dumps(described))
     different = next((name for name in described if found.get(name) != described[name]), None)
     if different is not None:

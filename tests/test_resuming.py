@@ -141,6 +141,21 @@ def test_a_process_that_was_killed(file: str, text: Path, tmp_path: Path, expect
     assert names(tmp_path) == ["m"]
 
 
+def test_a_run_that_was_killed_while_it_removed_its_work(
+    text: Path, tmp_path: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, said = Settings(**BASE, resume=True), []
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "remove", fail)
+        with pytest.raises(Killed):
+            pipeline.train(text, tmp_path / "m", settings)
+    (tmp_path / "m.work" / "0" / "vocabulary").unlink()
+    pipeline.train(text, tmp_path / "m", settings, force=True, notify=said.append).close()
+    assert f"removing {tmp_path / 'm.work'}, which a run left behind that was killed" in said
+    assert contents(tmp_path / "m") == expected
+    assert names(tmp_path) == ["m"]
+
+
 def test_a_backoff_model(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(model="kn", order=3, threads=1, resume=True)
     with monkeypatch.context() as patched:
