@@ -216,6 +216,15 @@ class TestOpening:
         with pytest.raises(FormatError, match=r"not finite|no number|row is damaged"):
             snm.load(path)
 
+    def test_a_gate_whose_sums_are_infinite(self, tmp_path: Path) -> None:
+        path = copied("snm", tmp_path)
+        array = np.load(path / "gate.npy")
+        array[:-100] = 3e38
+        np.save(path / "gate.npy", array)
+        reseal(path)
+        with pytest.raises(FormatError, match="not finite"):
+            snm.load(path)
+
     def test_a_probability_that_is_no_number(self, tmp_path: Path) -> None:
         path = copied("backoff", tmp_path)
         array = np.load(path / "probabilities.npy")

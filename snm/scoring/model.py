@@ -22,6 +22,7 @@ from snm.kernels import rows as row_kernels
 from snm.kernels.states import follower
 from snm.layouts.gate import Gate, gate_size
 from snm.layouts.keys import KeyLayout
+from snm.layouts.matrix import Matrix
 from snm.layouts.tokens import BEGIN, END
 from snm.matrix.reading import open_matrix
 from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, check_targets, contiguous, wrong_state
@@ -194,6 +195,27 @@ class RowModel(LanguageModel):
         return self.extractor.keys(tokens, len(context), len(tokens))
 
 
+def open_gate(path: Path, entry: dict[str, Any] | None, templates: int, matrix: Matrix) -> tuple[Gate, Gate]:
+    """The gate of a model's folder, and the gate as kernels take it. Without an entry it changes nothing.
+
+    matrix: has the row of the empty feature.
+    """
+    flat, units = np.zeros(templates, np.float32), 0
+    if entry is not None:
+        flat, units = np.ascontiguousarray(storage.open_array(path / "gate.npy", "<f4")), entry["units"]
+    if len(flat) != gate_size(templates, units):
+        raise FormatError(
+            f"{path}: the gate has {len(flat):,} weights; expected {gate_size(templates, units):,}; restore or "
+            f"rebuild the model"
+        )
+    gate = Gate.of(flat, templates)
+    with np.errstate(over="ignore", invalid="ignore"):
+        folded = gate.folded(int(matrix.unigram_code), float(matrix.unigram_links), float(matrix.unigram_sum))
+    if not (gate.is_finite and folded.is_finite):
+        raise FormatError(f"{path}: a weight of the gate is not finite; restore or rebuild the model")
+    return gate, folded
+
+
 class SnmModel(RowModel):
     """A sparse non-negative matrix model: M and its gate."""
 
@@ -204,18 +226,8 @@ class SnmModel(RowModel):
         self.caches = self.extractor.cache_reader(used=self.manifest["gate"] is not None)
         templates = self.extractor.n_templates + len(self.caches)
         self.matrix = open_matrix(self._array, self.manifest["pages"], self.extractor)
-        flat, units = np.zeros(templates, np.float32), 0
-        if self.manifest["gate"] is not None:
-            flat, units = np.ascontiguousarray(self._array("gate", "<f4")), self.manifest["gate"]["units"]
-        if len(flat) != gate_size(templates, units):
-            raise FormatError(
-                f"{self.path}: the gate has {len(flat):,} weights; expected {gate_size(templates, units):,}; "
-                f"restore or rebuild the model"
-            )
-        self.gate, m = Gate.of(flat, templates), self.matrix
-        if not self.gate.is_finite:
-            raise FormatError(f"{self.path}: a weight of the gate is not finite; restore or rebuild the model")
-        self._folded = self.gate.folded(int(m.unigram_code), float(m.unigram_links), float(m.unigram_sum))
+        m = self.matrix
+        self.gate, self._folded = open_gate(self.path, self.manifest["gate"], templates, m)
         self._scorer = TextScorer(self.extractor, m, self._folded, self.manifest["training"]["prune"], self.caches)
 
     def _probabilities(self, tokens: np.ndarray, threads: int) -> np.ndarray:

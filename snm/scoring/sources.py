@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from snm import manifest, parallel, storage
+from snm import manifest, parallel
 from snm.arguments import shown
 from snm.errors import FormatError, InputError
 from snm.kernels import beams as beam_kernels
@@ -29,13 +29,13 @@ from snm.kernels.rows import Found
 from snm.kernels.simd import TILE
 from snm.kernels.states import follower
 from snm.layouts.beams import BEAM_ARRAYS, BEAM_RECORD, ROW_ARRAYS
-from snm.layouts.gate import Gate, gate_size
+from snm.layouts.gate import Gate
 from snm.layouts.matrix import ARRAYS
 from snm.layouts.tokens import BEGIN, END
 from snm.model import IDS, Explanation, Explanations, LanguageModel, Part, check_targets, contiguous, wrong_state
 from snm.scoring.beams import SnmBeams
 from snm.scoring.members import Member, Other, events_of, joined
-from snm.scoring.model import SnmModel
+from snm.scoring.model import SnmModel, open_gate
 from snm.scoring.texts import LONG_TEXT, MAX_BYTES, MAX_EVENTS
 from snm.scoring.unions import Words, check_shares
 from snm.storage import prefault
@@ -71,9 +71,8 @@ class SourcesModel(LanguageModel):
             self.members, self.others = self._sort(list(zip(members, names, words, strict=True)))
             sizes = [member.templates for member in self.all_members]
             self._offsets = np.cumsum([0, *sizes])
-            self.gate = self._open_gate()
-        first = self.members[0].matrix
-        self._folded = self.gate.folded(int(first.unigram_code), float(first.unigram_links), float(first.unigram_sum))
+            first = self.members[0].matrix
+            self.gate, self._folded = open_gate(self.path, self.manifest["gate"], self.templates, first)
         self._idle: list[Any] = []
         self._prefaulted = False
 
@@ -83,21 +82,6 @@ class SourcesModel(LanguageModel):
         if len(members) != len(given):
             raise FormatError(f"{self.path} is damaged: a source is no SNM; rebuild the model")
         return members, []
-
-    def _open_gate(self) -> Gate:
-        templates, entry = self.templates, self.manifest["gate"]
-        flat, units = np.zeros(templates, np.float32), 0
-        if entry is not None:
-            flat, units = np.ascontiguousarray(storage.open_array(self.path / "gate.npy", "<f4")), entry["units"]
-        if len(flat) != gate_size(templates, units):
-            raise FormatError(
-                f"{self.path}: the gate has {len(flat):,} weights; expected {gate_size(templates, units):,}; "
-                f"restore or rebuild the model"
-            )
-        gate = Gate.of(flat, templates)
-        if not gate.is_finite:
-            raise FormatError(f"{self.path}: a weight of the gate is not finite; restore or rebuild the model")
-        return gate
 
     @property
     def all_members(self) -> list[Member | Other]:
