@@ -65,6 +65,6 @@ def discounts_of(counts: Counter[Gram]) -> tuple[float, float, float, float]:
     if n1 and n2 and n3:
         y = n1 / (n1 + 2 * n2)
         made = 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3
-        if all(0 <= d <= k for k, d in enumerate(made, 1)):
+        if all(0 < d <= k for k, d in enumerate(made, 1)):  # with 0 some strings would have no probability
             return 0.0, *made
     return 0.0, 0.5, 1.0, 1.5

@@ -107,7 +107,8 @@ def _discounts(counts: np.ndarray) -> np.ndarray:
     if n1 and n2 and n3:
         y = n1 / (n1 + 2 * n2)
         made = 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3
-        found = made if all(0 <= d <= n for n, d in enumerate(made, 1)) else FALLBACK
+        if all(0 < d <= n for n, d in enumerate(made, 1)):  # with 0 some strings would have no probability
+            found = made
     return np.array([0.0, *found])
 
 
