@@ -144,7 +144,7 @@ def test_a_process_that_was_killed(file: str, text: Path, tmp_path: Path, expect
 def test_a_run_that_was_killed_while_it_removed_its_work(
     text: Path, tmp_path: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, said = Settings(**BASE, resume=True), []
+    settings, said = Settings(**BASE, resume=True), list[str]()
     with monkeypatch.context() as patched:
         patched.setattr(Folder, "remove", fail)
         with pytest.raises(Killed):
