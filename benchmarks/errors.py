@@ -98,7 +98,7 @@ def _decoded(
 
 def _decode(bench: Bench, name: str, tuning: list[Utterance], test: list[Utterance], noise: float) -> None:
     model, beam = snm.load(_path_of(bench, name)) if name else None, bench.options.beam
-    decoder = build_ctcdecoder(LABELS, model)
+    decoder = build_ctcdecoder(LABELS, model, look_ahead=model is not None)
     if model is not None:
         weights = [tuple(map(float, weights.split(","))) for weights in bench.options.weights.split()]
         _as_file(tuning, _tune(decoder, tuning, weights, beam), _file(bench, noise, name, "valid"))

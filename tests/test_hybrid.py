@@ -171,7 +171,7 @@ def test_the_commands(parts: list[Path], dev: Path, tmp_path: Path, corpus_file:
 
 def test_a_beam_search_with_a_network(trained: HybridModel) -> None:
     """The scores of the texts that are found are those that the model gives them word by word."""
-    decoder, words = build_ctcdecoder(LABELS, trained), frozenset(trained.vocabulary.words[3:])
+    decoder, words = build_ctcdecoder(LABELS, trained, look_ahead=True), frozenset(trained.vocabulary.words[3:])
     unigrams = {word: trained.step(null_state(trained), word)[0] for word in words}
     oracle = reference.Search(
         LABELS, step=trained.step, begin=trained.start(), words=words, order=1 << 16, width=8, unigrams=unigrams
