@@ -8,9 +8,9 @@ All models are trained on the text, or its first words (--words), lower case and
 vocabulary: `kn` is Kneser-Ney of order 5, the others are presets, also of hybrids, and a+b is the mixture of two. The
 logits are those of a noisy channel (tests/channel.py), not of speech, at several noises. The weights of each model
 (alpha, beta and the offset of unknown words) are the best of --weights on utterances of valid text, which are decoded
-with each; errors are counted on others of test text. Intervals are of 95 %, by resampling
-utterances. The second table is of the best texts that the first model found, up to 100, which each model rescores, with
-weights tuned in the same way. Milliseconds are processor time of one thread. What was found is kept in the work folder.
+with each; errors are counted on others of test text. Intervals are of 95 %, by resampling utterances. The second table
+is of the best texts that each model found, up to 100, which each model rescores, with weights tuned on the texts of
+valid text. Milliseconds are processor time of one thread. What was found is kept in the work folder.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def _decoded(
 
 def _decode(bench: Bench, name: str, tuning: list[Utterance], test: list[Utterance], noise: float) -> None:
     model, beam = snm.load(_path_of(bench, name)) if name else None, bench.options.beam
-    decoder = build_ctcdecoder(LABELS, model, look_ahead=model is not None)
+    decoder = build_ctcdecoder(LABELS, model)
     if model is not None:
         weights = [tuple(map(float, weights.split(","))) for weights in bench.options.weights.split()]
         _as_file(tuning, _tune(decoder, tuning, weights, beam), _file(bench, noise, name, "valid"))
@@ -116,20 +117,23 @@ def _decode(bench: Bench, name: str, tuning: list[Utterance], test: list[Utteran
 
 def _rescored(bench: Bench, names: list[str], noise: float) -> list[dict[str, Any]]:
     """Rows of the second table for one noise."""
-    dev, test = (read_nbest(_file(bench, noise, names[0], part)) for part in ("valid", "test"))
-    rows, first = [], np.array([_errors(one)[0] for one in test])
-    words = errors_of(test)[1]
-    for name in names[1:]:
+    first = np.array([_errors(one)[0] for one in read_nbest(_file(bench, noise, names[0], "test"))])
+    rows, rescored = [], None
+    for lists, name in product(names, names):
+        dev, test = (read_nbest(_file(bench, noise, lists, part)) for part in ("valid", "test"))
         model, begun = snm.load(_path_of(bench, name)), time.process_time()
         found, weights = rescore(model, test, dev=dev)
         took = time.process_time() - begun
         wrong = np.array([_errors(one)[0] for one in found])
+        rescored = wrong if rescored is None else rescored
         rows.append({
             "noise": noise,
-            f"{names[0]}, rescored with": name,
+            "decoded with": lists,
+            "rescored with": name,
             "weights": f"{weights.model:.2f}, old {weights.language:.2f}, words {weights.word:.2f}",
-            "word error rate": f"{wrong.sum() / words:.4f}",
+            "word error rate": f"{wrong.sum() / errors_of(test)[1]:.4f}",
             **_beside(wrong, first),
+            "errors / the first's, rescored": f"{wrong.sum() / rescored.sum():.3f}",
             "ms an utterance, tuning included": f"{1000 * took / len(test):.1f}",
         })  # fmt: skip
         print(rows[-1], flush=True)

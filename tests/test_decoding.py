@@ -15,7 +15,6 @@ import snm
 from snm.decoding import Beam, Decoder, build_ctcdecoder, confidences
 from snm.decoding.logits import log_probabilities
 from snm.errors import InputError, SettingsError, SnmError
-from snm.kenlm.histories import null_state
 from snm.reference import decoding as reference
 from snm.settings import Settings
 from tests.channel import LABELS, logits_of, piece_labels, piece_logits_of, pieces_of, write_sound_alikes
@@ -50,11 +49,6 @@ def known_words(model: snm.LanguageModel) -> frozenset[str]:
     return frozenset(model.vocabulary.words[3:])
 
 
-def unigrams_of(model: snm.LanguageModel) -> dict[str, float]:
-    """log10 P of each word after no words."""
-    return {word: model.step(null_state(model), word)[0] for word in known_words(model)}
-
-
 def oracle_of(model: snm.LanguageModel | None, order: int = 1, **how: Any) -> reference.Search:
     labels = how.pop("labels", LABELS)
     if model is None:
@@ -75,12 +69,10 @@ def check(found: list[Beam], expected: list[tuple[str, float, float]], first: in
 
 
 class TestBesideTheOracle:
-    @pytest.mark.parametrize("look_ahead", [False, True])
     @pytest.mark.parametrize("by_history", [False, True])
-    def test_a_backoff_model(self, text: Path, backoff: snm.BackoffModel, by_history: bool, look_ahead: bool) -> None:
-        decoder = build_ctcdecoder(LABELS, backoff, alpha=0.6, beta=1.0, look_ahead=look_ahead)
-        unigrams = unigrams_of(backoff) if look_ahead else {}
-        settings = oracle_of(backoff, 3, alpha=0.6, beta=1.0, width=20, by_history=by_history, unigrams=unigrams)
+    def test_a_backoff_model(self, text: Path, backoff: snm.BackoffModel, by_history: bool) -> None:
+        decoder = build_ctcdecoder(LABELS, backoff, alpha=0.6, beta=1.0)
+        settings = oracle_of(backoff, 3, alpha=0.6, beta=1.0, width=20, by_history=by_history)
         for _, logits in sentences(text):
             found = decoder.decode_beams(logits, 20, prune_history=by_history)
             check(found, reference.decode(logits.astype(np.float64), settings))
@@ -123,10 +115,9 @@ class TestBesideTheOracle:
     @pytest.mark.parametrize("model", [True, False])
     def test_hot_words_and_phrases(self, text: Path, backoff: snm.BackoffModel, model: bool) -> None:
         hot = {"bed": 6.0, "pat": 2.0, "a nan has": 5.0, "nan hat": 4.0, "under a bed": 7.0, "under": -1.0, "zzz": 3.0}
-        decoder = build_ctcdecoder(LABELS, backoff if model else None, look_ahead=model)
-        unigrams = unigrams_of(backoff) if model else {}
+        decoder = build_ctcdecoder(LABELS, backoff if model else None)
         for _, logits in sentences(text, 5):
-            settings = oracle_of(backoff if model else None, width=20, hot=hot, unigrams=unigrams)
+            settings = oracle_of(backoff if model else None, width=20, hot=hot)
             expected = reference.decode(logits.astype(np.float64), settings)
             check(decoder.decode_beams(logits, 20, hotwords=hot), expected)
 
@@ -394,8 +385,6 @@ class TestErrors:
             ({"lexicon": "half"}, "open, closed"),
             ({"level": "token"}, "none of the labels"),
             ({"level": "token", "lexicon": "closed"}, "level='token' needs"),
-            ({"level": "token", "look_ahead": True}, "look_ahead needs a model of words"),
-            ({"look_ahead": 2}, "look_ahead is 2"),
             ({"lm_score_boundary": 1}, "True or False"),
         ],
     )

@@ -35,7 +35,7 @@ def build_ctcdecoder(
     labels: Sequence[str], kenlm_model_path: str | Path | LanguageModel | None = None,
     unigrams: Collection[str] | None = None, alpha: float = ALPHA, beta: float = BETA,
     unk_score_offset: float = UNKNOWN_OFFSET, lm_score_boundary: bool = True, *, blank: str | int | None = None,
-    lexicon: str = "open", level: str = "word", look_ahead: bool = False, compatible: bool = False,
+    lexicon: str = "open", level: str = "word", compatible: bool = False,
 ) -> Decoder:  # fmt: skip
     """A CTC decoder: pyctcdecode's `build_ctcdecoder` over any model that scores word by word.
 
@@ -47,8 +47,6 @@ def build_ctcdecoder(
     - `blank`: the label or index of the blank, where it is not "", `[PAD]`, `<pad>` or `_`.
     - `lexicon`: `open`, or `closed` if only known words may be found.
     - `level`: `word`, or `token` if the words of the model are the labels.
-    - `look_ahead`: whether an unfinished word has the score of the most frequent word that it can become. With wide
-      beams (300, and a `beam_prune_logp` of -15) fewer texts are lost; with narrow ones more are.
     - `compatible`: repeat a fault of pyctcdecode, for the same texts: a text that ends with a space pays for one more,
       unknown word.
     """
@@ -59,7 +57,7 @@ def build_ctcdecoder(
         model = load(model)
     return Decoder(
         label_set(labels, blank), model, unigrams, alpha=alpha, beta=beta, unk_score_offset=unk_score_offset,
-        lm_score_boundary=lm_score_boundary, lexicon=lexicon, level=level, look_ahead=look_ahead, compatible=compatible,
+        lm_score_boundary=lm_score_boundary, lexicon=lexicon, level=level, compatible=compatible,
     )  # fmt: skip
 
 
@@ -69,8 +67,7 @@ class Decoder:
     def __init__(
         self, labels: LabelSet, model: LanguageModel | None = None, unigrams: Collection[str] | None = None, *,
         alpha: float = ALPHA, beta: float = BETA, unk_score_offset: float = UNKNOWN_OFFSET,
-        lm_score_boundary: bool = True, lexicon: str = "open", level: str = "word", look_ahead: bool = False,
-        compatible: bool = False,
+        lm_score_boundary: bool = True, lexicon: str = "open", level: str = "word", compatible: bool = False,
     ) -> None:  # fmt: skip
         """See `build_ctcdecoder`."""
         self._set = labels
@@ -80,19 +77,15 @@ class Decoder:
         if isinstance(unigrams, str):
             raise SettingsError(f"unigrams is {shown(unigrams)}; expected a list of words")
         self._compatible = flag("compatible", compatible)
-        self._looks_ahead = flag("look_ahead", look_ahead)
-        if self._looks_ahead and (self._scores is None or by_token):
-            raise SettingsError("look_ahead needs a model of words; leave it out without a model, or for level='token'")
         self._given = {
             "labels": labels, "model": model, "unigrams": unigrams, "lexicon": lexicon, "level": level,
-            "look_ahead": look_ahead, "compatible": compatible,
+            "compatible": compatible,
         }  # fmt: skip
         self._known = self._known_words(unigrams, by_token)
         self._task_labels = labels.arrays(self._token_ids() if by_token else None)
         self._texts = [text.replace("▁", " ") for text in labels.names] if by_token else labels.texts()
         self._separator = "" if by_token else " "
-        scores = self._scores.unigrams() if self._scores is not None and self._looks_ahead else None
-        self._lexicon = lexicon_of({} if by_token else self._known, scores)
+        self._lexicon = lexicon_of({} if by_token else self._known)
         self._idle: list[Search] = []  # arrays that no search uses
         self._hot: list[tuple[Any, float, HotWords]] = []  # hot words as they were given, and their automata
         self.alpha, self.beta, self.unk_score_offset, self.lm_score_boundary = ALPHA, BETA, UNKNOWN_OFFSET, True
@@ -217,7 +210,7 @@ class Decoder:
             whole_number("beam_width", width, 1, 1 << 20), real_number("token_min_logp", min_token),
             real_number("beam_prune_logp", prune), flag("prune_history", by_history),
             1 if scores is None else scores.order, scores is not None,
-            self.alpha, self.beta, self.unk_score_offset, self._open, self._looks_ahead,
+            self.alpha, self.beta, self.unk_score_offset, self._open,
         )  # fmt: skip
         if not limits.prune <= 0:
             raise SettingsError(f"beam_prune_logp is {limits.prune}; expected a number of at most 0")

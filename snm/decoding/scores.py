@@ -26,12 +26,6 @@ class WordScores:
         """The words that a decoder may find."""
         return {word: i for i, word in enumerate(self.model.vocabulary.words) if i >= len(SPECIAL)}
 
-    def unigrams(self) -> np.ndarray:
-        """log10 P of each word of the vocabulary after no words. (words,)"""
-        states = self.model.state_array([self.null])
-        scores = self.model.expand(states, np.arange(len(self.model.vocabulary), dtype=IDS))[0]
-        return np.where(np.isnan(scores), NEVER, scores)
-
     def state(self, given: Any, boundary: bool) -> np.ndarray:
         """A state as a row of an array: the given one, or that of the beginning. (1, width)"""
         if given is None:

@@ -13,17 +13,15 @@ from snm.kernels import tries
 from snm.layouts.decoding import DEAD, NONE, ROOT, HotWords, Trie
 
 
-def lexicon_of(words: Mapping[str, int], scores: np.ndarray | None = None) -> Trie:
-    """The trie of words and their ids. scores: log10 P of each id, if there is a model."""
+def lexicon_of(words: Mapping[str, int]) -> Trie:
+    """The trie of words and their ids."""
     listed = sorted(words)
     characters, starts = _flat(listed)
     nodes = int(tries.count_nodes(characters, starts)) + 1
     trie = _empty(nodes)
     ids = np.array([words[word] for word in listed], np.int32)
-    parents = np.zeros(nodes, np.int64)
-    tries.fill(characters, starts, ids, trie, ROOT + 1, parents, np.zeros(nodes, np.uint32))
-    if scores is not None:
-        tries.look_ahead(parents, scores, trie)
+    none = np.zeros(0, np.int64)
+    tries.fill(characters, starts, ids, trie, ROOT + 1, none, none)
     return trie
 
 
@@ -68,4 +66,4 @@ def _flat(words: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def _empty(nodes: int) -> Trie:
     size = 1 << max(4, (2 * nodes).bit_length())
-    return Trie(np.zeros(size, np.uint64), np.zeros(size, np.int32), np.full(nodes, NONE, np.int32), np.zeros(nodes))
+    return Trie(np.zeros(size, np.uint64), np.zeros(size, np.int32), np.full(nodes, NONE, np.int32))

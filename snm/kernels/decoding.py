@@ -278,23 +278,17 @@ def stay(row, search, labels):
 
 
 @helper
-def partial_score(candidate, limits, lexicon, hot):
-    """What an unfinished word adds: the bonus of a hot word that it begins, or the cost of an unknown word.
-
-    With look-ahead also the score that the most frequent word has which it can become.
-    """
-    ahead = 0.0
-    if limits.look_ahead and candidate.letters > 0 and candidate.lexicon != NONE:
-        ahead = limits.alpha * lexicon.ahead[candidate.lexicon] * _LN10 + limits.beta
+def partial_score(candidate, limits, hot):
+    """What an unfinished word adds: the bonus of a hot word that it begins, or the cost of an unknown word."""
     if candidate.hot > DEAD:
-        return ahead + hot.partial[candidate.hot]
+        return hot.partial[candidate.hot]
     if candidate.lexicon == NONE and limits.has_model:
         return limits.unknown * max(1.0, candidate.letters / TYPICAL_LETTERS)
-    return ahead
+    return 0.0
 
 
 @helper
-def find_words(limits, search, lexicon, hot):
+def find_words(limits, search, hot):
     """Find the words that candidates finish, and add up the scores that are known; return the best of them.
 
     log P is at most 0, so a candidate with a new word has the total that it would have with log P = 0.
@@ -308,7 +302,7 @@ def find_words(limits, search, lexicon, hot):
             node = search.children[place_of_word(beam.word, candidate.hash, search)]
         word = search.words[beam.word if node == NONE else node]
         candidate.word = node
-        candidate.total = candidate.acoustic + word.score + word.hot + partial_score(candidate, limits, lexicon, hot)
+        candidate.total = candidate.acoustic + word.score + word.hot + partial_score(candidate, limits, hot)
         if node != NONE:
             best = max(best, candidate.total)
         else:
@@ -328,16 +322,14 @@ def add_words(best, limits, search):
 
 
 @helper
-def add_totals(limits, search, lexicon, hot):
+def add_totals(limits, search, hot):
     """Add up the scores of all candidates; return the best."""
     best = -math.inf
     for n in range(search.counters[CANDIDATES]):
         candidate = search.candidates[n]
         if candidate.word != NONE:
             word = search.words[candidate.word]
-            candidate.total = (
-                candidate.acoustic + word.score + word.hot + partial_score(candidate, limits, lexicon, hot)
-            )
+            candidate.total = candidate.acoustic + word.score + word.hot + partial_score(candidate, limits, hot)
             best = max(best, candidate.total)
     return best
 
@@ -456,11 +448,11 @@ def advance(log_probabilities, done, limits, search, labels, lexicon, hot):
             expand(row, n_tokens, limits, search, labels, lexicon, hot)
             if counters[CANDIDATES] == 0:
                 stay(row, search, labels)
-            add_words(find_words(limits, search, lexicon, hot), limits, search)
+            add_words(find_words(limits, search, hot), limits, search)
             counters[PHASE] = PRUNE
             if counters[PENDING]:
                 return SCORE, done
-        prune(add_totals(limits, search, lexicon, hot), limits, search)
+        prune(add_totals(limits, search, hot), limits, search)
         counters[PHASE] = EXPAND
         counters[FRAME] += 1
         done += 1

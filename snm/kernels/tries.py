@@ -64,16 +64,6 @@ def fill(characters, starts, ids, trie, first, parents, letters):
     return nodes
 
 
-@kernel
-def look_ahead(parents, scores, trie):
-    """Fill `ahead` with the best score of the words that go through each node. scores: of each id."""
-    trie.ahead[:] = -np.inf
-    for node in range(len(parents) - 1, ROOT, -1):
-        if trie.values[node] != NONE:
-            trie.ahead[node] = max(trie.ahead[node], scores[trie.values[node]])
-        trie.ahead[parents[node]] = max(trie.ahead[parents[node]], trie.ahead[node])
-
-
 @helper
 def follow(node, character, hot):
     """The node of the automaton after one more character. A phrase begins at the beginning of a word only."""

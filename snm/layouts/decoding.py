@@ -94,7 +94,6 @@ class Trie(NamedTuple):
     keys: np.ndarray  # (size,) uint64: node << NODE_BITS | character, plus one; 0 where free. size is a power of two
     children: np.ndarray  # (size,) int32
     values: np.ndarray  # (nodes,) int32: id of the word that ends there, or NONE
-    ahead: np.ndarray  # (nodes,) float64: of a vocabulary, log10 P of the most frequent word that goes through
 
 
 class HotWords(NamedTuple):
@@ -120,8 +119,6 @@ class Limits(NamedTuple):
     """Added to log10 P of an unknown word."""
     open: bool
     """Whether words outside the vocabulary are possible."""
-    look_ahead: bool
-    """Whether an unfinished word has the score of the most frequent word that it can become."""
 
 
 class Search(NamedTuple):

@@ -33,8 +33,6 @@ class Search:
     min_token: float = -5.0
     by_history: bool = False
     hot: Mapping[str, float] = field(default_factory=dict)
-    unigrams: Mapping[str, float] = field(default_factory=dict)
-    """log10 P of each word after no words, for look-ahead; none: without it."""
 
 
 class Hypothesis(NamedTuple):
@@ -125,20 +123,15 @@ def _doubled(phrase: str) -> str:
 
 
 def _partial_score(beam: Hypothesis, s: Search) -> float:
-    """The bonus of the phrase that the longest end of a text has begun, or the cost of an unknown unfinished word.
-
-    With look-ahead also the score of the best word that the unfinished one can become.
-    """
-    longer = [log10_p for word, log10_p in s.unigrams.items() if beam.part and word.startswith(beam.part)]
-    ahead = s.alpha * max(longer) * math.log(10) + s.beta if longer else 0.0
+    """The bonus of the phrase that the longest end of a text has begun, or the cost of an unknown unfinished word."""
     before = [*beam.words, beam.part]
     for first in range(len(before)):
         begun = " ".join(before[first:])
-        phrases = sorted((len(hot), hot) for hot in s.hot if hot.startswith(begun))
-        if begun and phrases:
-            return ahead + s.hot[phrases[0][1]] * len(begun) / phrases[0][0]
+        longer = sorted((len(hot), hot) for hot in s.hot if hot.startswith(begun))
+        if begun and longer:
+            return s.hot[longer[0][1]] * len(begun) / longer[0][0]
     known = any(word.startswith(beam.part) for word in s.words)
-    return ahead if known or s.step is None or s.by_token else s.unknown * max(1.0, len(beam.part) / 6)
+    return 0.0 if known or s.step is None or s.by_token else s.unknown * max(1.0, len(beam.part) / 6)
 
 
 def _pruned(scored: list[tuple[float, Hypothesis]], s: Search) -> list[Hypothesis]:
