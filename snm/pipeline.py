@@ -714,8 +714,10 @@ def _train_hybrid(job: Job, text: Text, vocabulary: Vocabulary, dev: Sources | N
     train_source(train, vocabulary, None, folders[0], own, job.progress, lambda line: job.notify(f"snm: {line}"))
     sparse = load(folders[0])
     assert isinstance(sparse, SnmModel)
+    number = s.classes or classes.default_classes(train.events)
+    shared = sparse.extractor.classes if number == classes.CLASSES else None  # as many as the network would learn
     with ModelWriter(folders[1], False, job.notify) as writer:
-        _write_network(job, "rnn", writer, train, held_out, vocabulary, figures, sparse.extractor.classes)
+        _write_network(job, "rnn", writer, train, held_out, vocabulary, figures, shared)
     members = [sparse, load(folders[1])]
     work = Work(s, train_source, job.progress, job.notify)
     names = ["snm", s.network.cell_of(s.model)]

@@ -97,14 +97,13 @@ def keeping(
         except BaseException:
             notify(f"what is finished is kept in {folder.where}; the same command goes on from there")
             raise
-        with suppress(OSError):  # no room for a byte more
+        with suppress(OSError):  # a full disk
             folder.write(TRAINING, json.dumps(COMPLETE).encode())
         _remove(folder)
 
 
 def _remove(folder: Folder) -> None:
-    """Remove the work of a model that is complete. TRAINING is the last to go: a run that is killed meanwhile leaves
-    what the next one takes for no unfinished work."""
+    """Remove the work of a complete model, TRAINING last: it tells the next run that the rest is to be removed."""
     for name in folder.names():
         if name != TRAINING:
             folder.child(name).remove()
